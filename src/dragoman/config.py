@@ -1,0 +1,250 @@
+"""The settings of a model, its data, its training and its decoding: frozen, checked, one sentence a field.
+
+The defaults are the paper's base model and recipe (Sections 3 and 5). Values come, later over earlier, from a preset, a TOML file,
+and dotted overrides such as ``training.warmup_steps=400``. An unknown key is an error that names the nearest one.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dragoman.errors import UsageError
+
+
+class Settings(BaseModel):
+    """A frozen group of settings that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=())
+
+
+class ModelConfig(Settings):
+    """Section 3: the sizes and the named departures of a model."""
+
+    d_model: int = Field(512, gt=0, description="Width of every sub-layer's output and of the embeddings (3.1).")
+    d_ff: int = Field(2048, gt=0, description="Inner width of the feed-forward networks (3.3).")
+    n_heads: int = Field(8, gt=0, description="Attention heads h of each attention sub-layer (3.2.2).")
+    d_k: int | None = Field(None, gt=0, description="Width of a head's queries and keys; d_model / n_heads when not given (3.2.2).")
+    d_v: int | None = Field(None, gt=0, description="Width of a head's values; d_model / n_heads when not given (3.2.2).")
+    encoder_layers: int = Field(6, gt=0, description="Layers N of the encoder (3.1).")
+    decoder_layers: int = Field(6, gt=0, description="Layers N of the decoder (3.1).")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="P_drop on each sub-layer's output and on the sums of embeddings and positions (5.4)."
+    )
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the attention weights; the paper's base model has none.")
+    activation_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Dropout inside the feed-forward networks; the paper's base model has none."
+    )
+    norm_place: Literal["post", "pre"] = Field(
+        "post", description="LayerNorm after each residual sum as in the paper (post), or before each sub-layer with a final norm (pre)."
+    )
+    norm_epsilon: float = Field(1e-6, gt=0, description="ε inside LayerNorm's square root; 1e-6 in the authors' code.")
+    attention_bias: bool = Field(True, description="Biases in the attention projections; with them Table 3's parameter counts come out.")
+    positions: Literal["sinusoidal", "sinusoidal-concat", "learned"] = Field(
+        "sinusoidal",
+        description="The paper's interleaved sinusoids (3.5), all sines before all cosines, or a learned table (Table 3 row E).",
+    )
+    max_positions: int = Field(1024, gt=0, description="The longest sequence the model takes, in tokens with the end token.")
+    tie: Literal["all", "decoder", "none"] = Field(
+        "all", description="One matrix for both embeddings and the output (all, 3.4), for target and output only (decoder), or none shared."
+    )
+    source_vocabulary: int = Field(40_960, gt=4, description="Rows of the source embedding; set from the tokenizer when training starts.")
+    target_vocabulary: int = Field(40_960, gt=4, description="Rows of the target embedding; set from the tokenizer when training starts.")
+    pad: int = Field(0, ge=0, description="Id of the padding token, whose embedding row starts at zero.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.positions != "learned" and self.d_model % 2:
+            raise ValueError(f"d_model={self.d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
+            raise ValueError(f"d_model={self.d_model} does not divide by n_heads={self.n_heads}; change one, or give both d_k and d_v")
+        if self.tie == "all" and self.source_vocabulary != self.target_vocabulary:
+            raise ValueError(
+                f"tie='all' needs one vocabulary, but source_vocabulary={self.source_vocabulary} and "
+                f"target_vocabulary={self.target_vocabulary}; set tie='decoder' or a joint vocabulary"
+            )
+        if self.pad >= min(self.source_vocabulary, self.target_vocabulary):
+            raise ValueError(f"pad={self.pad} lies outside the vocabulary")
+        return self
+
+    @property
+    def key_width(self) -> int:
+        """d_k as used."""
+        return self.d_k or self.d_model // self.n_heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v as used."""
+        return self.d_v or self.d_model // self.n_heads
+
+
+class DataConfig(Settings):
+    """Section 5.1: what is learnt from, and how text becomes ids."""
+
+    source: str = Field("", description="Language code of the source side, such as en.")
+    target: str = Field("", description="Language code of the target side, such as de.")
+    train: tuple[str, ...] = Field(
+        (), description="Training corpora: a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE; concatenated."
+    )
+    valid: tuple[str, ...] = Field((), description="Validation corpora, in the same forms.")
+    tokenizer: Literal["bpe", "whitespace"] = Field(
+        "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
+    )
+    vocabulary_size: int = Field(
+        37_000, gt=4, description="Largest number of vocabulary entries, special tokens included (5.1: about 37,000)."
+    )
+    joint_vocabulary: bool = Field(True, description="One vocabulary for source and target (5.1), or one each.")
+    normalization: Literal["none", "nfc", "nfkc"] = Field(
+        "none", description="Unicode normal form applied to text; none keeps every code point."
+    )
+    joiner: str = Field(
+        "", description="For whitespace: the mark at the end of a piece that joins it to the next, such as @@; removed from output."
+    )
+    max_length: int = Field(
+        256, gt=1, description="Pairs with a side of more tokens than this, end token included, are dropped and counted."
+    )
+
+    @field_validator("train", "valid", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.joiner and self.tokenizer != "whitespace":
+            raise ValueError("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
+        return self
+
+
+class TrainingConfig(Settings):
+    """Sections 5.1 to 5.4: batches, optimiser, schedule, regularisation, and when to look and stop."""
+
+    batch_tokens: int = Field(
+        25_000, gt=0, description="Most source tokens and most target tokens of an update's batch, padding counted (5.1)."
+    )
+    accumulate: int = Field(1, gt=0, description="Batches whose gradients make one update; the loss divides by all their target tokens.")
+    max_steps: int = Field(100_000, gt=0, description="Updates after which training ends (5.2).")
+    max_minutes: float | None = Field(
+        None, gt=0, description="Minutes after which training ends, evaluation included; no limit when not given."
+    )
+    schedule: Literal["paper", "inverse-sqrt", "cosine", "linear", "constant"] = Field(
+        "paper", description="Learning rate over steps: equation (3), or a warm-up to learning_rate followed by the named decay."
+    )
+    warmup_steps: int = Field(4000, gt=0, description="Steps over which the learning rate rises (5.3).")
+    factor: float = Field(1.0, gt=0, description="Multiplies equation (3); 1 in the paper.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak rate of the schedules other than the paper's.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="Adam's β₁ (5.3).")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="Adam's β₂ (5.3).")
+    adam_epsilon: float = Field(1e-9, gt=0, description="Adam's ε (5.3).")
+    clip_norm: float = Field(0.0, ge=0, description="Largest norm of an update's gradient; 0 clips nothing, as in the paper.")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε_ls: the part of the target distribution spread over all classes (5.4).")
+    seed: int = Field(1, ge=0, description="Seed of initialisation, dropout and the order of the data.")
+    evaluate_every: int = Field(1000, gt=0, description="Steps between evaluations, each of which writes a checkpoint.")
+    keep: int = Field(5, gt=0, description="Newest checkpoints kept, beside the best.")
+    patience: int = Field(0, ge=0, description="Evaluations without a better best_by after which training ends; 0 never.")
+    best_by: Literal["bleu", "loss"] = Field("bleu", description="What makes a checkpoint the best: higher BLEU or lower validation loss.")
+    log_every: int = Field(50, gt=0, description="Steps between progress records.")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="Arithmetic of the step: bf16 autocast or float32; auto is bf16 on a GPU that has it."
+    )
+
+
+class DecodingConfig(Settings):
+    """Section 6.1: beam search."""
+
+    beam: int = Field(4, gt=0, description="Hypotheses kept at each step (6.1); 1 is greedy.")
+    alpha: float = Field(
+        0.6, description="Length penalty: scores divide by ((5 + n) / 6)^alpha, so a larger alpha favours longer output (6.1)."
+    )
+    extra_length: int = Field(50, ge=0, description="Output may have this many tokens more than the source (6.1).")
+
+
+class Config(Settings):
+    """All settings of a run."""
+
+    preset: str = Field("base", description="The preset the settings started from.")
+    model: ModelConfig = Field(ModelConfig.model_construct(), description="Section 3.")
+    data: DataConfig = Field(DataConfig.model_construct(), description="Section 5.1.")
+    training: TrainingConfig = Field(TrainingConfig.model_construct(), description="Sections 5.1 to 5.4.")
+    decoding: DecodingConfig = Field(DecodingConfig.model_construct(), description="Section 6.1.")
+
+    def with_values(self, **groups: Mapping[str, Any]) -> "Config":
+        """A checked copy with the given fields of the named groups replaced: ``config.with_values(model={"d_model": 64})``."""
+        return merge(self.model_dump(), groups, place="settings")
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, place: str) -> Config:
+    """Config of ``base`` with the nested ``changes`` over it; UsageError that names ``place`` and each wrong field."""
+    merged: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in base.items()}
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
+            merged[key].update(value)
+        else:
+            merged[key] = value
+    try:
+        return Config.model_validate(merged)
+    except ValidationError as error:
+        raise UsageError(f"{place}: {'; '.join(_sentence(problem) for problem in error.errors())}") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The nested settings of a TOML file; UsageError that names the file when it cannot be read."""
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the settings file: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a TOML file: {error}") from None
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """Nested settings of ``GROUP.KEY=VALUE`` strings; a value is TOML, or plain text when it is not (``tokenizer=bpe``)."""
+    nested: dict[str, Any] = {}
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        group, dot, key = path.strip().partition(".")
+        if not (equals and dot and group and key):
+            raise UsageError(f"--set {override}: expected GROUP.KEY=VALUE, such as training.warmup_steps=400")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        nested.setdefault(group, {})[key] = value
+    return nested
+
+
+def to_toml(config: Config) -> str:
+    """The settings as TOML, each field under the sentence that explains it; fields without a value are left out."""
+    lines = ["# The resolved settings of this run. `dragoman train --config THIS_FILE` repeats it.", f"preset = {_toml(config.preset)}"]
+    for group in ("model", "data", "training", "decoding"):
+        settings: Settings = getattr(config, group)
+        lines += ["", f"[{group}]"]
+        for name, field in type(settings).model_fields.items():
+            value = getattr(settings, name)
+            if value is not None:
+                lines += [f"# {field.description}", f"{name} = {_toml(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    # JSON's strings, numbers and booleans are TOML's too, but for the delete character.
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _sentence(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        *groups, key = (str(part) for part in problem["loc"])
+        fields: Mapping[str, Any] = Config.model_fields
+        for group in groups:
+            fields = fields[group].annotation.model_fields
+        nearest = difflib.get_close_matches(key, fields, n=1, cutoff=0.0)[0]
+        return f"unknown setting {place}; the nearest is {'.'.join([*groups, nearest])}"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return message if problem["type"] == "value_error" else f"{place}={problem['input']!r}: {message}"
