@@ -1,0 +1,30 @@
+"""Section 3: the model. Tensors in, tensors out; no files, no text, no optimiser."""
+
+from dragoman.model.attention import FusedAttention, MultiHeadAttention, ScaledDotProductAttention, scaled_dot_product_attention
+from dragoman.model.build import build_model
+from dragoman.model.cache import Cache
+from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, sinusoids
+from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
+from dragoman.model.masks import causal_mask, padding_mask
+from dragoman.model.transformer import Decoder, Encoder, Transformer
+
+__all__ = [
+    "Cache",
+    "Decoder",
+    "DecoderLayer",
+    "Embedding",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "FusedAttention",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "PositionalEncoding",
+    "ScaledDotProductAttention",
+    "Transformer",
+    "build_model",
+    "causal_mask",
+    "padding_mask",
+    "scaled_dot_product_attention",
+    "sinusoids",
+]

@@ -1,0 +1,108 @@
+"""Scaled dot-product and multi-head attention (Section 3.2).
+
+Shapes:  B batch   H heads   Tq, Tk query and key positions   D = d_model   K = d_k   V = d_v
+Masks are boolean; True where a query may attend to a key.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.model.cache import KeysValues
+from dragoman.model.masks import as_boolean
+
+
+class Attended(NamedTuple):
+    """What attention returns: the output (B, H, Tq, V), and the weights (B, H, Tq, Tk) or None where a kernel does not give them."""
+
+    output: Tensor
+    weights: Tensor | None
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q Kᵀ / √d_k) V, equation (1), spelled as the paper spells it.
+
+    query (B, H, Tq, K); key (B, H, Tk, K); value (B, H, Tk, V); mask broadcastable to (B, H, Tq, Tk); dropout acts on the weights.
+    A query that may attend to nothing gets zeros, with finite gradients. Returns the output (B, H, Tq, V) and the weights (B, H, Tq, Tk).
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (B, H, Tq, Tk)
+    if mask is None:
+        weights = scores.softmax(-1)
+    else:
+        blocked = ~as_boolean(mask)
+        # The lowest finite number stands for the paper's -∞: a row of -∞ alone would be not a number.
+        weights = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(blocked, 0.0)
+    return F.dropout(weights, dropout) @ value, weights  # (B, H, Tq, V)
+
+
+class ScaledDotProductAttention(nn.Module):
+    """Equation (1) as a module that returns its weights; dropout acts on them while training."""
+
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Attended:
+        """Shapes as in `scaled_dot_product_attention`."""
+        return Attended(*scaled_dot_product_attention(query, key, value, mask, dropout=self.dropout if self.training else 0.0))
+
+
+class FusedAttention(nn.Module):
+    """Equation (1) by PyTorch's fused kernel: the same output as `ScaledDotProductAttention` to rounding, without the weights."""
+
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Attended:
+        """Shapes as in `scaled_dot_product_attention`; the weights are None."""
+        mask = None if mask is None else as_boolean(mask)
+        dropout = self.dropout if self.training else 0.0
+        return Attended(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None)
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1 … head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), Section 3.2.2.
+
+    ``d_k`` and ``d_v`` are d_model / n_heads when not given. ``attention`` is replaceable: a `ScaledDotProductAttention` there shows the
+    weights.
+    Raises ValueError when d_model does not divide by n_heads and d_k or d_v is not given.
+    """
+
+    def __init__(
+        self, d_model: int, n_heads: int, *, d_k: int | None = None, d_v: int | None = None, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if d_model % n_heads and (d_k is None or d_v is None):
+            raise ValueError(f"d_model={d_model} does not divide by n_heads={n_heads}; change one, or give both d_k and d_v")
+        self.d_model, self.n_heads = d_model, n_heads
+        self.d_k = d_k or d_model // n_heads
+        self.d_v = d_v or d_model // n_heads
+        self.w_q = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
+        self.w_k = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
+        self.w_v = nn.Linear(d_model, n_heads * self.d_v, bias=bias)
+        self.w_concat = nn.Linear(n_heads * self.d_v, d_model, bias=bias)  # the paper's W^O
+        self.attention: nn.Module = FusedAttention(dropout=dropout)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        """query (B, Tq, D); key, value (B, Tk, D); mask broadcastable to (B, H, Tq, Tk). Returns (B, Tq, D)."""
+        return self.attend(query, self.keys_values(key, value), mask)
+
+    def keys_values(self, key: Tensor, value: Tensor) -> KeysValues:
+        """The projected heads of key and value (B, Tk, D): (B, H, Tk, K) and (B, H, Tk, V)."""
+        return KeysValues(self._heads(self.w_k(key)), self._heads(self.w_v(value)))
+
+    def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
+        """Attention of query (B, Tq, D) over projected keys and values; returns (B, Tq, D)."""
+        heads: Attended = self.attention(self._heads(self.w_q(query)), keys_values.key, keys_values.value, mask)
+        concatenated = heads.output.transpose(1, 2).flatten(2)  # (B, Tq, H·V)
+        projected: Tensor = self.w_concat(concatenated)  # (B, Tq, D)
+        return projected
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        return projected.view(*projected.shape[:-1], self.n_heads, -1).transpose(1, 2)  # (B, H, T, K)

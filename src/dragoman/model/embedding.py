@@ -1,0 +1,86 @@
+"""Embeddings and positions (Sections 3.4 and 3.5).
+
+Shapes:  B batch   T positions   D = d_model   V vocabulary
+"""
+
+import math
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Embedding(nn.Module):
+    """Token embeddings multiplied by √d_model (3.4), and the pre-softmax transformation by the same matrix.
+
+    ``weight`` (V, D) starts as N(0, 1/√d_model), with a row of zeros for ``pad``, as in the authors' code.
+    """
+
+    def __init__(self, vocabulary: int, d_model: int, *, pad: int) -> None:
+        super().__init__()
+        self.pad = pad
+        self.scale = math.sqrt(d_model)
+        self.weight = nn.Parameter(torch.empty(vocabulary, d_model))
+        self.reset()
+
+    def reset(self) -> None:
+        """Draw the starting values."""
+        nn.init.normal_(self.weight, std=1 / self.scale)
+        with torch.no_grad():
+            self.weight[self.pad].zero_()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) of ids; returns (B, T, D)."""
+        return F.embedding(tokens, self.weight) * self.scale
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden (…, D) against every row of the matrix; returns (…, V)."""
+        return F.linear(hidden, self.weight)
+
+
+def sinusoids(length: int, d_model: int, *, concatenated: bool = False) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)), Section 3.5.
+
+    ``concatenated`` places all sines before all cosines, as some published models do. Computed in float64; returns float32 (length, D).
+    Raises ValueError for an odd d_model.
+    """
+    if d_model % 2:
+        raise ValueError(f"d_model={d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
+    position = torch.arange(length, dtype=torch.float64)[:, None]  # (T, 1)
+    angles = position / 10_000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (T, D/2)
+    pairs = torch.stack((angles.sin(), angles.cos()), dim=1 if concatenated else 2)  # (T, 2, D/2) or (T, D/2, 2)
+    return pairs.flatten(1).float()  # (T, D)
+
+
+class PositionalEncoding(nn.Module):
+    """Adds the sinusoids of Section 3.5 to embeddings; the table is not a parameter and is not saved."""
+
+    pe: Tensor
+
+    def __init__(self, d_model: int, max_len: int = 5000, *, concatenated: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("pe", sinusoids(max_len, d_model, concatenated=concatenated)[None], persistent=False)  # (1, max_len, D)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """x (B, T, D) at positions start, start + 1, …; raises ValueError beyond the last position of the table."""
+        return x + _positions(self.pe[0], start, x.size(1))
+
+
+class LearnedPositions(nn.Module):
+    """Adds learned positions to embeddings (Table 3, row E)."""
+
+    def __init__(self, d_model: int, max_len: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_len, d_model))
+        nn.init.normal_(self.weight, std=d_model**-0.5)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """x (B, T, D) at positions start, start + 1, …; raises ValueError beyond the last position of the table."""
+        return x + _positions(cast(Tensor, self.weight), start, x.size(1))
+
+
+def _positions(table: Tensor, start: int, length: int) -> Tensor:
+    if start + length > table.size(0):
+        raise ValueError(f"a sequence of {start + length} positions exceeds the model's {table.size(0)}; split it, or raise max_positions")
+    return table[start : start + length]  # (T, D)
