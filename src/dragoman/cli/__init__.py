@@ -1,0 +1,122 @@
+"""The command ``dragoman``: one verb, one module, imported only when that verb is used.
+
+Results go to standard output, everything else to standard error, all in UTF-8 whatever the locale. Exit status: 0 the work is done;
+2 a wrong command line or setting; 1 any other failure, with one line that begins with ``dragoman:``; 130 interrupted; 141 the reader
+of a pipe went away, as for other programs of the kind, and nothing is said.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from dragoman.cli import streams
+from dragoman.errors import DragomanError
+
+VERBS = {
+    "train": "Train a model on parallel text.",
+    "translate": "Translate text: n lines in, n lines out.",
+    "evaluate": "Translate a test set and score it: BLEU and chrF.",
+    "score": "Log-probability of given translations.",
+    "average": "Average the last checkpoints of a run into one model.",
+    "inspect": "Facts of a model or a run, and what looks wrong.",
+    "presets": "The paper's models with their parameter counts.",
+    "demo": "Everything once, on data made on the spot.",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, ``sys.argv`` unless given, and return the exit status."""
+    if arguments is None:
+        streams.restart_in_utf8()
+        arguments = sys.argv[1:]
+    streams.set_up()
+    try:
+        status = _run(list(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        streams.drop_output()
+        return 141
+    except KeyboardInterrupt:
+        return streams.complain("interrupted", 130)
+    except DragomanError as error:
+        return streams.complain(str(error), error.exit_status)
+    except OSError as error:
+        streams.drop_output()
+        return streams.complain(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+    except Exception as error:
+        sentence, status = _known_mishap(error)
+        if not sentence:
+            raise
+        return streams.complain(sentence, status)
+
+
+def _run(arguments: list[str]) -> int:
+    """Parse and invoke, without typer's own handling of exceptions, which prints several lines and takes a closed pipe for a failure."""
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    command = typer.main.get_command(_application(wanted))
+    try:
+        if not arguments:
+            with redirect_stdout(sys.stderr), command.make_context("dragoman", ["--help"]):
+                pass
+        with command.make_context("dragoman", [*arguments]) as context:
+            command.invoke(context)
+    except typer.Exit as leave:
+        return leave.exit_code if arguments else 2
+    return 0
+
+
+def _application(wanted: str | None) -> typer.Typer:
+    """The group of all verbs, of which only the wanted one is more than a name and a sentence."""
+    app = typer.Typer(
+        help=_root.__doc__,
+        epilog="`dragoman VERB --help` explains a verb.",
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    )
+    app.callback()(_root)
+    for verb, sentence in VERBS.items():
+        if verb == wanted:
+            app.command(verb)(getattr(import_module(f"dragoman.cli.{verb}"), verb))
+        else:
+            app.command(verb, help=sentence)(_nothing)
+    return app
+
+
+def _nothing() -> None:
+    """Stands for a verb that was not asked for."""
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import dragoman
+
+        print(f"dragoman {dragoman.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """The Transformer of "Attention Is All You Need": train it on your own text, translate with it, look inside it."""
+
+
+def _known_mishap(error: Exception) -> tuple[str, int]:
+    """Sentence and exit status of an exception that is a user's condition and not a fault of the program; empty for any other."""
+    if isinstance(error, typer.Abort):
+        return "interrupted", 130
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "out of memory; use smaller batches (training.batch_tokens), a smaller model, or another device", 1
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's and click's usage errors, wherever they live
+        context = getattr(error, "ctx", None)
+        verb = context.command_path if context else "dragoman"
+        message = " ".join(error.format_message().split()).rstrip(".")
+        return f"{message} (see `{verb} --help`)", int(error.exit_code)
+    return "", 1

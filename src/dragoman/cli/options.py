@@ -1,0 +1,45 @@
+"""Options that several verbs share, each with the sentence that ``--help`` prints."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder (its best checkpoint), a checkpoint folder, or a bundle.")]
+TestPaths = Annotated[
+    list[str],
+    typer.Option(
+        "--test",
+        metavar="PATH",
+        help="Parallel text: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or a .jsonl file. "
+        "May be given several times; they are concatenated.",
+    ),
+]
+Beam = Annotated[
+    int | None,
+    typer.Option(
+        "--beam", min=1, help="Hypotheses kept at each step of the search; 1 is greedy. Default: the model's own setting (4 in the paper)."
+    ),
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option(
+        "--alpha",
+        help="Exponent of the length penalty: a hypothesis of n tokens, end token included, scores log-probability / ((5 + n) / 6)^alpha. "
+        "Larger favours longer output, 0 is the plain log-probability. Default: the model's own setting (0.6 in the paper).",
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        "--max-length",
+        min=1,
+        help="Longest output in tokens, end token included. Default: the source's tokens plus the model's extra_length (50 in the paper).",
+    ),
+]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text; off by default.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Keep standard error empty: no notices, no progress; what stops the program is still said."),
+]

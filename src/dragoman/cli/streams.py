@@ -1,0 +1,152 @@
+"""What goes in and out: UTF-8 whatever the locale, notices on standard error, lines as they arrive, output that is whole or absent."""
+
+import json
+import logging
+import os
+import re
+import select
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, TextIO
+
+from dragoman.errors import DragomanError
+
+CHUNK_BYTES = 1 << 19
+_BULK_BYTES = 1 << 15
+_BULK_PATIENCE_SECONDS = 0.05
+_LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
+def restart_in_utf8() -> None:
+    """Start the same command again in Python's UTF-8 mode if the locale is not UTF-8: arguments and file names cannot be mended later."""
+    if sys.getfilesystemencoding().lower() != "utf-8" and not sys.flags.utf8_mode:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
+def set_up() -> None:
+    """Make standard output and error UTF-8 with plain line ends, and send the program's notices to standard error."""
+    if sys.stdout is None:
+        raise SystemExit(complain("standard output is closed; redirect it to a file or to /dev/null", 1))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+    logger = logging.getLogger("dragoman")
+    logger.handlers = [_Notices()]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logging.getLogger("sacrebleu").handlers = logger.handlers
+
+
+class _Notices(logging.Handler):
+    """One line a record on standard error: ``dragoman: …``, or ``dragoman: warning: …``."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        mark = "warning: " if record.levelno >= logging.WARNING else ""
+        with suppress(OSError, ValueError):
+            print(f"dragoman: {mark}{one_line(record.getMessage())}", file=sys.stderr, flush=True)
+
+
+def hush() -> None:
+    """Keep standard error empty, for ``--quiet``; what stops the program is still said."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+
+
+def complain(sentence: str, status: int) -> int:
+    """Say on standard error why the program stops, in one line, and return ``status``."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(f"dragoman: {one_line(sentence)}", file=sys.stderr, flush=True)
+    return status
+
+
+def drop_output() -> None:
+    """Let nothing more be written to a standard output that failed, so that the interpreter can end in peace."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def one_line(text: str) -> str:
+    """``text`` with each line break of any kind (LF, CR, VT, FF, FS, GS, RS, NEL, LS, PS) replaced by a space."""
+    return _LINE_BREAKS.sub(" ", text)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, readable and in UTF-8."""
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def arriving_lines(descriptor: int, place: str) -> Iterator[list[bytes]]:
+    """The complete lines, without their LF, that have arrived whenever any have: at most about CHUNK_BYTES at a time, at least one line.
+
+    Never waits for a line while it holds one, but for the twentieth of a second that a writer in full flow gets to go on.
+    A last line without LF counts. Raises DragomanError that names ``place`` when it cannot be read.
+    """
+    rest = b""
+    while data := _read_available(descriptor, place):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _read_available(descriptor: int, place: str) -> bytes:
+    pieces, size = [], 0
+    try:
+        while size < CHUNK_BYTES:
+            piece = os.read(descriptor, CHUNK_BYTES - size)
+            pieces.append(piece)
+            size += len(piece)
+            if not piece or not _ready(descriptor, _BULK_PATIENCE_SECONDS if size >= _BULK_BYTES else 0.0):
+                break
+    except OSError as error:
+        raise DragomanError(f"{place}: cannot read: {error.strerror}") from None
+    return b"".join(pieces)
+
+
+def _ready(descriptor: int, seconds: float) -> bool:
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    except (OSError, ValueError):  # Windows selects sockets only
+        return False
+
+
+@contextmanager
+def open_output(path: Path | None) -> Iterator[TextIO]:
+    """Standard output for None or ``-``; else a stream beside ``path`` that takes its name once all is written.
+
+    After a failure what was written stays in ``path`` with ``.partial`` behind, and a notice says so. A device or pipe is written directly.
+    """
+    if path is None or str(path) == "-":
+        yield sys.stdout
+        return
+    path = Path(os.path.realpath(path))
+    direct = path.exists() and not path.is_file()
+    partial = path if direct else path.with_name(path.name + ".partial")
+    try:
+        stream = partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
+    except OSError as error:
+        raise DragomanError(f"{path}: cannot write: {error.strerror}") from None
+    try:
+        with stream:
+            yield stream
+    except BaseException:
+        _keep_partial(partial, direct)
+        raise
+    if not direct:
+        os.replace(partial, path)
+
+
+def _keep_partial(partial: Path, direct: bool) -> None:
+    if direct:
+        return
+    if partial.stat().st_size:
+        logging.getLogger("dragoman").warning("%s: holds what was written before the failure", partial)
+    else:
+        partial.unlink()
