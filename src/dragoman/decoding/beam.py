@@ -1,0 +1,173 @@
+"""Beam search with the paper's length penalty (Section 6.1).
+
+Shapes:  B sentences still searched   K hypotheses of each   N = B·K   V target vocabulary   n tokens so far, end token included
+
+The rule. At every step each sentence keeps its ``beam`` most probable continuations, the end token among them. Those that end are
+finished, the others live on, so a beam of 1 is exactly greedy. At a sentence's length limit only the end token may follow. A sentence
+is done as soon as no live hypothesis can still come among its ``n_best``: the live log-probability can only fall, so divided by the
+largest penalty ahead it bounds every score to come. On equal scores the hypothesis that finished first stays ahead.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from dragoman.decoding.step import State, StepModel
+from dragoman.errors import DragomanError, UsageError
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished translation of one sentence, in ids.
+
+    ``tokens`` end with the end token; ``token_scores`` are their log-probabilities and ``log_probability`` the sum of these; ``score`` is
+    the sum over the length penalty. ``reached_limit``: it has the most tokens allowed, so its end may be forced.
+    """
+
+    tokens: tuple[int, ...]
+    log_probability: float
+    score: float
+    token_scores: tuple[float, ...]
+    reached_limit: bool
+
+
+def length_penalty(n: int, alpha: float) -> float:
+    """lp = ((5 + n) / 6)^α for n tokens, end token included (GNMT's, cited in 6.1); scores divide by it, so a larger α favours longer."""
+    return float(((5 + n) / 6) ** alpha)
+
+
+@dataclass(frozen=True)
+class _Live:
+    """The sentences still searched and their live hypotheses; a total of -∞ marks a place that is empty."""
+
+    sentence: Tensor  # (B,) place in the caller's batch
+    limit: Tensor  # (B,) most tokens
+    limit_penalty: Tensor  # (B,) length penalty at the limit
+    best: Tensor  # (B, n_best) scores of the best finished hypotheses, falling
+    total: Tensor  # (B, K) log-probability
+    tokens: Tensor  # (B, K, n)
+    token_scores: Tensor  # (B, K, n)
+
+    def select(self, kept: Tensor) -> "_Live":
+        """The sentences where ``kept`` (B,) is True."""
+        return _Live(*(getattr(self, field.name)[kept] for field in fields(self)))
+
+
+def beam_search(
+    model: StepModel[State],
+    source: Tensor,
+    source_mask: Tensor,
+    *,
+    bos: int,
+    eos: int,
+    banned: Sequence[int] = (),
+    beam: int,
+    alpha: float,
+    max_lengths: Sequence[int],
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """The ``n_best`` hypotheses of each sentence, best score first, without duplicates.
+
+    source (B, S) ids; source_mask (B, S), True at tokens; ``max_lengths`` the most target tokens of each sentence, end token included.
+    ``banned`` ids are never generated, while scores stay the model's own. Fewer than ``n_best`` come back only where fewer exist.
+    Raises UsageError for an ``n_best`` that is not between 1 and ``beam`` or a length below 1, DragomanError for a sentence that has no
+    output of positive probability.
+    """
+    if not 1 <= n_best <= beam:
+        raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+    if min(max_lengths, default=1) < 1:
+        raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
+    finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
+    live = _start(max_lengths, alpha, n_best, source.device)
+    state = model.start(source, source_mask)
+    tokens = source.new_full((len(max_lengths),), bos)  # (N,), N = B at the first step
+    never = source.new_tensor(banned, dtype=torch.long)
+    while len(tokens):
+        log_probs, state = model.next(tokens, state)  # (N, V)
+        live, rows = _extend(live, log_probs.index_fill_(1, never, -math.inf), beam=beam, eos=eos)  # rows (B, K)
+        live = _finish(live, finished, alpha=alpha, eos=eos)
+        going = _may_win(live, alpha)  # (B,)
+        live, rows = live.select(going), rows[going].flatten()  # (N,)
+        state = _reorder(model, state, rows, len(tokens))
+        tokens = live.tokens[..., -1].flatten()  # (N,)
+    if not all(finished):
+        raise DragomanError(
+            f"sentence {finished.index([]) + 1} of the batch has no output of positive probability: the weights are damaged"
+        )
+    return finished
+
+
+def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.device) -> _Live:
+    sentences = len(max_lengths)
+    return _Live(
+        sentence=torch.arange(sentences, device=device),
+        limit=torch.tensor(max_lengths, device=device),
+        limit_penalty=torch.tensor([length_penalty(limit, alpha) for limit in max_lengths], device=device),
+        best=torch.full((sentences, n_best), -math.inf, device=device),
+        total=torch.zeros(sentences, 1, device=device),
+        tokens=torch.zeros(sentences, 1, 0, dtype=torch.long, device=device),
+        token_scores=torch.zeros(sentences, 1, 0, device=device),
+    )
+
+
+def _extend(live: _Live, log_probs: Tensor, *, beam: int, eos: int) -> tuple[_Live, Tensor]:
+    """The ``beam`` most probable continuations of each sentence, and the rows (B, K) of log_probs (N, V) that they continue."""
+    sentences, hypotheses, n = live.tokens.shape
+    at_limit = live.limit == n + 1  # (B,)
+    if at_limit.any():
+        _only_end(log_probs.view(sentences, hypotheses, -1), at_limit, eos)
+    # A continuation among the best of all is among the best of its own row.
+    token_scores, tokens = log_probs.topk(min(beam, log_probs.size(1)))  # (N, k)
+    totals = live.total[..., None] + token_scores.view(sentences, hypotheses, -1)  # (B, K, k)
+    total, place = totals.flatten(1).topk(min(beam, totals[0].numel()))  # (B, K) with the new K
+    rows = place // tokens.size(1) + hypotheses * torch.arange(sentences, device=place.device)[:, None]  # (B, K)
+    column = place % tokens.size(1)
+    return replace(
+        live,
+        total=total,
+        tokens=torch.cat((live.tokens.flatten(0, 1)[rows], tokens[rows, column][..., None]), -1),  # (B, K, n + 1)
+        token_scores=torch.cat((live.token_scores.flatten(0, 1)[rows], token_scores[rows, column][..., None]), -1),
+    ), rows
+
+
+def _only_end(log_probs: Tensor, at_limit: Tensor, eos: int) -> None:
+    """Leaves the end token alone possible, in place, where a sentence is at its limit; log_probs (B, K, V), at_limit (B,)."""
+    end = log_probs[..., eos].clone()  # (B, K)
+    log_probs[at_limit] = -math.inf
+    log_probs[..., eos] = end
+
+
+def _finish(live: _Live, finished: list[list[Hypothesis]], *, alpha: float, eos: int) -> _Live:
+    """Moves the hypotheses that have just ended to the finished ones, when they come among their sentence's n best."""
+    n = live.tokens.size(2)
+    n_best = live.best.size(1)
+    score = live.total / length_penalty(n, alpha)  # (B, K)
+    ended = live.tokens[..., -1] == eos  # (B, K)
+    enters = ended & (score > live.best[:, -1:])  # (B, K)
+    at_limit = (live.limit == n)[:, None].expand_as(enters)  # (B, K)
+    sentence = live.sentence[:, None].expand_as(enters)  # (B, K)
+    columns = (sentence, live.tokens, live.total, score, live.token_scores, at_limit)
+    for place, tokens, total, points, token_scores, limited in zip(*(column[enters].tolist() for column in columns), strict=True):
+        best = finished[place]
+        best.append(Hypothesis(tuple(tokens), total, points, tuple(token_scores), limited))
+        best.sort(key=lambda hypothesis: -hypothesis.score)
+        del best[n_best:]
+    best_scores = torch.cat((live.best, score.masked_fill(~ended, -math.inf)), 1).topk(n_best).values  # (B, n_best)
+    return replace(live, total=live.total.masked_fill(ended, -math.inf), best=best_scores)
+
+
+def _may_win(live: _Live, alpha: float) -> Tensor:
+    """Which sentences (B,) still have a live hypothesis that could come among the n best."""
+    next_length = live.tokens.size(2) + 1
+    largest_penalty = live.limit_penalty if alpha >= 0 else length_penalty(next_length, alpha)
+    return live.total.amax(1) / largest_penalty > live.best[:, -1]
+
+
+def _reorder(model: StepModel[State], state: State, rows: Tensor, rows_before: int) -> State:
+    """The state of these rows (N,); untouched where nothing moves, as in most steps of greedy search."""
+    if torch.equal(rows, torch.arange(rows_before, device=rows.device)):
+        return state
+    return model.reorder(state, rows)
