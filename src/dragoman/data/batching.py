@@ -1,0 +1,97 @@
+"""Batches of similar lengths under a budget of tokens, in a seeded order (Section 5.1).
+
+Shapes:  B pairs of a batch   S, T source and target tokens of its longest pair, end token included
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.data.corpus import Corpus
+from dragoman.errors import DragomanError
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs of sentences, padded at the right; ids are int64, masks True at tokens.
+
+    The decoder reads ``target_input``, which begins with the start token, and learns to say ``target_output``, which ends with the end
+    token: position t of the one is position t - 1 of the other.
+    """
+
+    source: Tensor  # (B, S)
+    source_mask: Tensor  # (B, S)
+    target_input: Tensor  # (B, T)
+    target_output: Tensor  # (B, T)
+    target_mask: Tensor  # (B, T)
+    pairs: Indices  # (B,) places in the corpus
+
+
+def plan_batches(source_lengths: NDArray[Any], target_lengths: NDArray[Any], *, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
+    """The batches of an epoch: each pair once, similar lengths together, in an order that is a pure function of seed and epoch.
+
+    A batch of B pairs, padded, has at most ``batch_tokens`` tokens on each side. Raises DragomanError for a pair that is longer.
+    """
+    random = np.random.default_rng([seed, epoch])
+    shuffled = random.permutation(len(source_lengths))  # pairs of equal lengths meet others in every epoch
+    order = shuffled[_by_length(source_lengths[shuffled], target_lengths[shuffled])]
+    batches = _cut(order, source_lengths, target_lengths, batch_tokens)
+    return [batches[index] for index in random.permutation(len(batches))]
+
+
+def ordered_batches(source_lengths: NDArray[Any], target_lengths: NDArray[Any], *, batch_tokens: int) -> list[Indices]:
+    """As ``plan_batches``, but always in the order of length: for validation and translation."""
+    return _cut(_by_length(source_lengths, target_lengths), source_lengths, target_lengths, batch_tokens)
+
+
+def collate(corpus: Corpus, indices: Indices, *, pad: int, bos: int) -> Batch:
+    """The pairs of ``corpus`` at ``indices`` as tensors, in that order."""
+    source, source_mask = _gather(corpus.source_ids, corpus.source_starts[indices], corpus.source_lengths[indices], pad)
+    target, target_mask = _gather(corpus.target_ids, corpus.target_starts[indices], corpus.target_lengths[indices], pad)
+    target_input = np.full_like(target, pad)
+    target_input[:, 0] = bos
+    target_input[:, 1:] = np.where(target_mask[:, 1:], target[:, :-1], pad)
+    return Batch(
+        source=torch.from_numpy(source),
+        source_mask=torch.from_numpy(source_mask),
+        target_input=torch.from_numpy(target_input),
+        target_output=torch.from_numpy(target),
+        target_mask=torch.from_numpy(target_mask),
+        pairs=indices,
+    )
+
+
+def _by_length(source_lengths: NDArray[Any], target_lengths: NDArray[Any]) -> Indices:
+    """The order by target length, then source length: rising, falling, rising ... so that neighbours always differ little."""
+    source, target = source_lengths.astype(np.int64), target_lengths.astype(np.int64)
+    signed = np.where(target % 2, source, -source)
+    return np.argsort(target * (2 * source.max(initial=0) + 1) + signed, kind="stable")
+
+
+def _cut(order: Indices, source_lengths: NDArray[Any], target_lengths: NDArray[Any], batch_tokens: int) -> list[Indices]:
+    """``order`` cut into runs, each as long as the budget allows."""
+    longer_sides = np.maximum(source_lengths, target_lengths)[order].astype(np.int64)
+    if len(order) and longer_sides.max() > batch_tokens:
+        raise DragomanError(f"a pair of {longer_sides.max()} tokens does not fit batches of training.batch_tokens={batch_tokens}; raise it")
+    batches, start = [], 0
+    while start < len(order):
+        window = longer_sides[start : start + batch_tokens // longer_sides[start]]
+        padded = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)  # never falls
+        stop = start + int(np.searchsorted(padded, batch_tokens, side="right"))
+        batches.append(order[start:stop])
+        start = stop
+    return batches
+
+
+def _gather(ids: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[Any], pad: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    columns = np.arange(lengths.max())
+    mask = columns < lengths[:, None]
+    padded = np.full(mask.shape, pad, np.int64)
+    padded[mask] = ids[(starts[:, None] + columns)[mask]]
+    return padded, mask

@@ -1,0 +1,205 @@
+"""Parallel text as ids in memory-mapped files, so that a corpus may be larger than memory (Section 5.1).
+
+A corpus is a folder: ``source.ids`` and ``target.ids`` (all sentences one after the other, each with its end token),
+``source.lengths`` and ``target.lengths``, ``line_numbers``, and ``corpus.json``. Numbers are little-endian.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import DragomanError
+
+logger = logging.getLogger("dragoman")
+
+FORMAT_VERSION = 1
+CHUNK_PAIRS = 10_000
+FILES = ("source.ids", "target.ids", "source.lengths", "target.lengths", "line_numbers")
+EMPTY, TOO_LONG, OVER_BUDGET = "empty side", "longer than max_length", "longer than the batch budget"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Pairs of id sequences, each with its end token and without the start token.
+
+    ``source_lengths`` and ``target_lengths`` count tokens, end token included; ``line_numbers`` are the places of the kept pairs in
+    the text, from 1; ``dropped`` counts the others by reason.
+    """
+
+    source_ids: NDArray[Any]
+    target_ids: NDArray[Any]
+    source_lengths: NDArray[np.int32]
+    target_lengths: NDArray[np.int32]
+    source_starts: NDArray[np.int64]
+    target_starts: NDArray[np.int64]
+    line_numbers: NDArray[np.int32]
+    dropped: dict[str, int]
+    fingerprint: str
+
+    @classmethod
+    def build(
+        cls,
+        folder: Path,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        max_length: int,
+        batch_tokens: int,
+    ) -> Self:
+        """Encode ``pairs`` into ``folder``, in place of a corpus that is there already.
+
+        A pair is dropped when a side is empty or white space, or has more than ``max_length`` or ``batch_tokens`` tokens with its end
+        token. The folder gets its name only when it is whole. Raises DragomanError when nothing is left or nothing can be written.
+        """
+        if folder.exists() and not (folder / "corpus.json").is_file():
+            raise DragomanError(f"{folder}: exists and is not a corpus; remove it or choose another folder")
+        partial = folder.with_name(folder.name + ".partial")
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            writer = _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens)
+            writer.write(pairs)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+        except OSError as error:
+            raise DragomanError(f"{folder}: cannot write the corpus: {error.strerror or error}") from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        corpus = cls.open(folder)
+        if corpus.dropped:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in corpus.dropped.items())
+            total = len(corpus) + sum(corpus.dropped.values())
+            logger.warning("%s: dropped %d of %d pairs (%s)", folder.name, total - len(corpus), total, reasons)
+        return corpus
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The corpus that ``build`` wrote into ``folder``; DragomanError when it is missing or damaged."""
+        try:
+            facts = json.loads((folder / "corpus.json").read_bytes())
+            if facts["format"] != FORMAT_VERSION:
+                raise ValueError(f"format {facts['format']}")
+            if not set(facts["types"].values()) <= {"<u2", "<i4"}:
+                raise ValueError(f"types {facts['types']}")
+            arrays = [np.memmap(folder / name, facts["types"][name], "r").view(np.ndarray) for name in FILES]
+            sizes = [len(array) for array in arrays]
+            source_ids, target_ids, source_lengths, target_lengths, line_numbers = arrays
+            if sizes != [facts["sizes"][name] for name in FILES]:
+                raise ValueError(f"sizes {sizes}")
+            return cls(
+                source_ids=source_ids,
+                target_ids=target_ids,
+                source_lengths=source_lengths,
+                target_lengths=target_lengths,
+                source_starts=_starts(source_lengths),
+                target_starts=_starts(target_lengths),
+                line_numbers=line_numbers,
+                dropped=facts["dropped"],
+                fingerprint=facts["fingerprint"],
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DragomanError(f"{folder}: not a whole corpus ({error}); build it again from the text") from None
+
+    def __len__(self) -> int:
+        """Pairs."""
+        return len(self.source_lengths)
+
+    def __getitem__(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The ids of a pair, (S,) and (T,), each with its end token."""
+        source, target = self.source_starts[index], self.target_starts[index]
+        return (
+            self.source_ids[source : source + self.source_lengths[index]],
+            self.target_ids[target : target + self.target_lengths[index]],
+        )
+
+
+def _starts(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return ends - lengths
+
+
+class _Writer:
+    """Encodes pairs chunk by chunk into the files of a folder."""
+
+    def __init__(self, folder: Path, source: Tokenizer, target: Tokenizer, *, max_length: int, batch_tokens: int) -> None:
+        self.folder, self.source, self.target = folder, source, target
+        self.max_length, self.batch_tokens = max_length, batch_tokens
+        id_types = ["<u2" if len(tokenizer) <= 1 << 16 else "<i4" for tokenizer in (source, target)]
+        self.types = dict(zip(FILES, [*id_types, "<i4", "<i4", "<i4"], strict=True))
+        self.hashes = {name: hashlib.sha256() for name in FILES}
+        self.sizes = dict.fromkeys(FILES, 0)
+        self.dropped: Counter[str] = Counter()
+        self.shortest = 0  # tokens of the shortest pair seen, by its longer side
+
+    def write(self, pairs: Iterable[tuple[str, str]]) -> None:
+        files = {name: (self.folder / name).open("wb") for name in FILES}
+        try:
+            numbered = enumerate(pairs, start=1)
+            while chunk := list(islice(numbered, CHUNK_PAIRS)):
+                for name, values in self._encode(chunk).items():
+                    array = np.fromiter(values, self.types[name])
+                    self.sizes[name] += len(array)
+                    self.hashes[name].update(array.data)
+                    files[name].write(array.data)
+            for file in files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            for file in files.values():
+                file.close()
+        if not self.sizes["line_numbers"]:
+            raise DragomanError(self._nothing_left())
+        facts = {
+            "format": FORMAT_VERSION,
+            "types": self.types,
+            "sizes": self.sizes,
+            "dropped": dict(self.dropped),
+            "fingerprint": hashlib.sha256("".join(each.hexdigest() for each in self.hashes.values()).encode()).hexdigest(),
+        }
+        (self.folder / "corpus.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+    def _encode(self, chunk: list[tuple[int, tuple[str, str]]]) -> dict[str, Iterator[int]]:
+        source_ids = self.source.encode_batch([pair[0] for _, pair in chunk])
+        target_ids = self.target.encode_batch([pair[1] for _, pair in chunk])
+        kept = []
+        for (number, pair), source, target in zip(chunk, source_ids, target_ids, strict=True):
+            longest = max(len(source), len(target)) + 1
+            if not (source and target and pair[0].strip() and pair[1].strip()):
+                self.dropped[EMPTY] += 1
+                continue
+            self.shortest = min(self.shortest or longest, longest)
+            if longest > self.max_length:
+                self.dropped[TOO_LONG] += 1
+            elif longest > self.batch_tokens:
+                self.dropped[OVER_BUDGET] += 1
+            else:
+                kept.append((number, source, target))
+        return {
+            "source.ids": chain.from_iterable(chain(source, (self.source.eos,)) for _, source, _ in kept),
+            "target.ids": chain.from_iterable(chain(target, (self.target.eos,)) for _, _, target in kept),
+            "source.lengths": (len(source) + 1 for _, source, _ in kept),
+            "target.lengths": (len(target) + 1 for _, _, target in kept),
+            "line_numbers": (number for number, _, _ in kept),
+        }
+
+    def _nothing_left(self) -> str:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items()) or "there were none"
+        if not self.shortest:
+            return f"no pair of lines is left to learn from ({reasons}); give a corpus with text on both sides"
+        return (
+            f"no pair of lines is left to learn from ({reasons}): the shortest has {self.shortest} tokens with its end token; raise "
+            f"data.max_length={self.max_length} or training.batch_tokens={self.batch_tokens} to at least that"
+        )

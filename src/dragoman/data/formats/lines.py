@@ -1,0 +1,96 @@
+"""Lines of text: UTF-8 whatever the locale, and only ``\\n`` ends a line.
+
+The other characters that Python's ``splitlines`` breaks at (U+2028, U+0085, form feed ...) are ordinary characters of a line.
+"""
+
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from dragoman.errors import DragomanError
+
+COMPRESSED = (".gz", ".xz", ".zst")
+CHUNK_BYTES = 1 << 20
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, plain or compressed (.gz, .xz, .zst) by its suffix.
+
+    Raises DragomanError that names the file, and the line where there is one: missing, not UTF-8, damaged or cut short.
+    """
+    for number, raw in enumerate(split_lines(_read_chunks(path)), start=1):
+        yield decode_line(raw, str(path), number)
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a stream of bytes, without their ``\\n``, each as soon as it is whole; a last line may lack its ``\\n``."""
+    parts: list[bytes] = []
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        for part in others:
+            yield b"".join(parts)
+            parts = [part]
+    if last := b"".join(parts):
+        yield last
+
+
+def decode_line(raw: bytes, place: str, number: int) -> str:
+    """Line ``number`` (from 1) of ``place`` as text, without a byte-order mark on line 1 and without the ``\\r`` of ``\\r\\n``.
+
+    Raises DragomanError that names place and line when the bytes are not UTF-8.
+    """
+    if number == 1:
+        raw = raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return raw.removesuffix(b"\r").decode()
+    except UnicodeDecodeError as error:
+        where = f"{place}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x} at position {error.start + 1})"
+        raise DragomanError(f"{where}; convert the text to UTF-8, for example with iconv") from None
+
+
+def _read_chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            if path.suffix == ".gz":
+                with gzip.open(file) as unpacked:
+                    yield from _chunks(unpacked)
+            elif path.suffix == ".xz":
+                with lzma.open(file) as unpacked:
+                    yield from _chunks(unpacked)
+            elif path.suffix == ".zst":
+                yield from _zstandard_chunks(file, path)
+            else:
+                yield from _chunks(file)
+    except EOFError:
+        raise DragomanError(f"{path}: the compressed file is cut short; fetch or write it again") from None
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise DragomanError(f"{path}: damaged, or not a {path.suffix} file ({error}); fetch or write it again") from None
+    except OSError as error:
+        raise DragomanError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _chunks(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _zstandard_chunks(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise DragomanError(f"{path}: .zst files need the zstandard package; pip install 'dragoman[formats]'") from None
+    frame = None
+    for data in _chunks(file):
+        while data:  # a chunk may end one frame and begin others
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                yield frame.decompress(data)
+            except zstandard.ZstdError as error:
+                raise DragomanError(f"{path}: damaged, or not a .zst file ({error}); fetch or write it again") from None
+            data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+    if frame is not None:
+        raise EOFError

@@ -1,0 +1,185 @@
+"""Text to ids and back (Section 5.1): byte-pair encoding learnt from the corpus, or text that is already segmented.
+
+The file is JSON: our few fields, and under ``tokenizer`` exactly what the ``tokenizers`` package reads and writes.
+
+The four special tokens have their places in the vocabulary, but no text encodes to them: ``<`` is a piece of its own, so no sequence
+of merges spells ``<s>``, and nothing is registered with ``tokenizers`` to be looked for in text.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from dragoman.errors import DragomanError, UsageError
+
+Kind = Literal["bpe", "whitespace"]
+Normalization = Literal["none", "nfc", "nfkc"]
+
+FORMAT_VERSION = 1
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 to 3 of a tokenizer trained here
+
+# Words with their marks, single digits, the isolated <, other signs; each with the space before it. Then the remaining spaces.
+PIECES = r" ?[\p{L}\p{M}]+| ?\p{N}| ?<| ?[^\s\p{L}\p{M}\p{N}<]+|\s+(?!\S)|\s+"
+
+_VISIBLE_BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHER_BYTES = [byte for byte in range(256) if byte not in _VISIBLE_BYTES]
+# Byte-level vocabularies write each byte as one visible character: itself, or one from U+0100 on.
+_BYTE_OF_CHARACTER = {chr(byte): byte for byte in _VISIBLE_BYTES} | {chr(256 + n): byte for n, byte in enumerate(_OTHER_BYTES)}
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to ids and back.
+
+    ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
+    splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next.
+    """
+
+    kind: Kind
+    joiner: str
+    pad: int
+    bos: int
+    eos: int
+    unk: int
+    backend: tokenizers.Tokenizer
+
+    @classmethod
+    def train(
+        cls, lines: Iterable[str], *, kind: Kind, vocabulary_size: int, normalization: Normalization = "none", joiner: str = ""
+    ) -> Self:
+        """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, the four special tokens included.
+
+        Raises UsageError when ``vocabulary_size`` is too small.
+        """
+        smallest = len(SPECIAL_TOKENS) + (256 if kind == "bpe" else 1)
+        if vocabulary_size < smallest:
+            raise UsageError(f"data.vocabulary_size={vocabulary_size} is too small for tokenizer {kind}; give {smallest} or more")
+        normal_forms: dict[str, list[normalizers.Normalizer]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
+        learn = _learn_bpe if kind == "bpe" else _learn_words
+        backend = learn(lines, vocabulary_size=vocabulary_size, normal_form=normal_forms[normalization])
+        pad, bos, eos, unk = range(len(SPECIAL_TOKENS))
+        return cls(kind=kind, joiner=joiner, pad=pad, bos=bos, eos=eos, unk=unk, backend=backend)
+
+    def __len__(self) -> int:
+        """Entries of the vocabulary."""
+        return self.backend.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of ``text``, without start and end tokens."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without start and end tokens; DragomanError for a text with half a surrogate pair."""
+        try:
+            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            broken = next((text for text in texts if re.search("[\ud800-\udfff]", text)), None)
+            if broken is None:
+                raise
+            raise DragomanError(f"{broken!r} holds half a surrogate pair, which is not text; mend the text") from None
+        if self.kind == "bpe":
+            return [encoding.ids for encoding in encodings]
+        special = {self.pad, self.bos, self.eos}
+        return [[self.unk if token in special else token for token in encoding.ids] for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The plain text of ``ids``: start, end and padding are left out, an unknown token reads ``<unk>``, broken UTF-8 is U+FFFD."""
+        special = {self.pad, self.bos, self.eos}
+        return self.plain(self.backend.decode([token for token in ids if token not in special], skip_special_tokens=False))
+
+    def token(self, id: int) -> str:
+        """One vocabulary entry for display; bytes that are no character by themselves read ``\\xe2``."""
+        entry = self.backend.id_to_token(id)
+        if entry is None:
+            raise DragomanError(f"no token has the id {id}; the vocabulary has {len(self)} entries")
+        if self.kind == "whitespace" or id in (self.pad, self.bos, self.eos, self.unk):
+            return entry
+        return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
+
+    def plain(self, text: str) -> str:
+        """Segmented text as plain text: without the joiners. Text itself where there is no joiner."""
+        return re.sub(rf"{re.escape(self.joiner)}( |$)", "", text) if self.joiner else text
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of what ``save`` writes."""
+        return hashlib.sha256(self._to_json().encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer as one JSON file."""
+        path.write_text(self._to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The tokenizer that ``save`` wrote; DragomanError that names the file when it cannot be used."""
+        try:
+            fields: dict[str, Any] = json.loads(path.read_bytes())
+            version = fields.pop("format")
+            if version > FORMAT_VERSION:
+                raise DragomanError(f"{path}: written by a newer Dragoman (tokenizer format {version}); update this one")
+            backend = tokenizers.Tokenizer.from_str(json.dumps(fields.pop("tokenizer")))
+            tokenizer = cls(**fields, backend=backend)
+            tokenizer._check()
+        except OSError as error:
+            raise DragomanError(f"{path}: cannot read the tokenizer: {error.strerror}") from None
+        except DragomanError:
+            raise
+        except Exception as error:  # tokenizers raises bare Exception
+            raise DragomanError(f"{path}: not a tokenizer, or damaged ({error!r}); restore the file from the model it belongs to") from None
+        return tokenizer
+
+    def _check(self) -> None:
+        if self.kind not in ("bpe", "whitespace") or not isinstance(self.joiner, str):
+            raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
+        special = (self.pad, self.bos, self.eos, self.unk)
+        if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(set(special)) < len(special):
+            raise ValueError(f"special ids {special} in a vocabulary of {len(self)}")
+
+    def _to_json(self) -> str:
+        own = {"format": FORMAT_VERSION, "kind": self.kind, "joiner": self.joiner}
+        special = {"pad": self.pad, "bos": self.bos, "eos": self.eos, "unk": self.unk}
+        return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)
+
+
+def _learn_bpe(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(models.BPE())
+    # A space before the line gives its first word the piece it has elsewhere; the decoder takes exactly that space away again.
+    backend.normalizer = normalizers.Sequence([*normal_form, normalizers.Prepend(" ")])
+    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=2,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(lines, trainer)
+    unregistered = json.loads(backend.to_str()) | {"added_tokens": []}
+    return tokenizers.Tokenizer.from_str(json.dumps(unregistered))
+
+
+def _learn_words(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
+    normalizer = normalizers.Sequence(normal_form)
+    counts = Counter(word for line in lines for word in normalizer.normalize_str(line).split(" "))
+    for not_a_word in ("", *SPECIAL_TOKENS):
+        del counts[not_a_word]
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary_size - len(SPECIAL_TOKENS)]
+    vocabulary = {word: token for token, word in enumerate([*SPECIAL_TOKENS, *frequent])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[3]))
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    return backend
