@@ -1,0 +1,1 @@
+"""The paper's equations, tables and golden values."""

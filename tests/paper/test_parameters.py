@@ -1,0 +1,120 @@
+"""Table 3's last column: exact parameter counts, from the sizes alone and from the model built without storage."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.config import ModelConfig
+from dragoman.model import Transformer, build_model
+from dragoman.presets import PRESETS, count_parameters, resolve_config
+
+# preset: the count with V = 40,960, which rounds to the paper's; with V = 37,000, which does not
+TABLE_3 = {
+    "base": (65_110_016, 63_082_496),
+    "A-h1": (65_110_016, 63_082_496),
+    "A-h4": (65_110_016, 63_082_496),
+    "A-h16": (65_110_016, 63_082_496),
+    "A-h32": (65_110_016, 63_082_496),
+    "B-dk16": (58_018_304, 55_990_784),
+    "B-dk32": (60_382_208, 58_354_688),
+    "C-N2": (35_684_352, 33_656_832),
+    "C-N4": (50_397_184, 48_369_664),
+    "C-N8": (79_822_848, 77_795_328),
+    "C-d256": (27_848_704, 26_834_944),
+    "C-d1024": (167_944_192, 163_889_152),
+    "C-ff1024": (52_514_816, 50_487_296),
+    "C-ff4096": (90_300_416, 88_272_896),
+    "D-drop0.0": (65_110_016, 63_082_496),
+    "D-drop0.2": (65_110_016, 63_082_496),
+    "D-smooth0.0": (65_110_016, 63_082_496),
+    "D-smooth0.2": (65_110_016, 63_082_496),
+    "E-learned": (66_158_592, 64_131_072),
+    "big": (218_300_416, 214_245_376),
+}
+MILLIONS = {
+    "base": 65, "B-dk16": 58, "B-dk32": 60, "C-N2": 36, "C-N4": 50, "C-N8": 80, "C-d256": 28, "C-d1024": 168, "C-ff1024": 53,
+    "C-ff4096": 90, "big": 213,
+}  # fmt: skip
+
+
+def changed(preset: str, **model: Any) -> ModelConfig:
+    return resolve_config(preset).with_values(model=model).model
+
+
+def vocabulary(entries: int) -> dict[str, int]:
+    return {"source_vocabulary": entries, "target_vocabulary": entries}
+
+
+def built(config: ModelConfig) -> Transformer:
+    with torch.device("meta"):
+        return build_model(config)
+
+
+def numbers(module: torch.nn.Module) -> int:
+    """Trainable numbers; a shared matrix counts once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("preset", TABLE_3)
+def test_rows_of_table_3(preset: str) -> None:
+    for entries, count in zip((40_960, 37_000), TABLE_3[preset], strict=True):
+        config = changed(preset, **vocabulary(entries))
+        assert count_parameters(config) == count
+        assert numbers(built(config)) == count
+
+
+def test_every_row_of_the_paper_is_a_preset_with_the_papers_rounded_count() -> None:
+    assert set(TABLE_3) == set(PRESETS) - {"tiny", "small"}
+    assert {name: preset.paper_millions for name, preset in PRESETS.items() if preset.paper_millions} == MILLIONS
+    assert {name for name in MILLIONS if round(count_parameters(changed(name)) / 1e6) != MILLIONS[name]} == {"big"}
+    assert {name for name in MILLIONS if round(count_parameters(changed(name, **vocabulary(37_000))) / 1e6) == MILLIONS[name]} == set()
+
+
+def test_the_count_of_big_is_said_to_fit_no_convention() -> None:
+    note = PRESETS["big"].note
+    assert "213" in note
+    assert "no convention" in note
+    assert "218.3" in note
+    assert "214.2" in note
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [({"attention_bias": False}, 65_073_152), ({"tie": "decoder"}, 86_081_536), ({"tie": "none"}, 107_053_056)],
+)
+def test_base_without_biases_and_untied(changes: dict[str, Any], count: int) -> None:
+    assert count_parameters(changed("base", **changes)) == numbers(built(changed("base", **changes))) == count
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8, 64, 512])
+def test_heads_do_not_change_the_count(heads: int) -> None:
+    assert count_parameters(changed("base", n_heads=heads)) == numbers(built(changed("base", n_heads=heads))) == 65_110_016
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm_place": "pre"},
+        {"positions": "learned", "norm_place": "pre", "max_positions": 300},
+        {"encoder_layers": 3, "decoder_layers": 1, "d_k": 5, "d_v": 3, "attention_bias": False},
+        {"tie": "none", "source_vocabulary": 500, "target_vocabulary": 300},
+        {"tie": "decoder", "source_vocabulary": 500, "target_vocabulary": 300},
+    ],
+)
+def test_the_count_from_sizes_is_the_count_of_the_model(changes: dict[str, Any]) -> None:
+    assert count_parameters(changed("tiny", **changes)) == numbers(built(changed("tiny", **changes)))
+
+
+def test_pytorchs_transformer_has_two_final_norms_more_and_no_embedding() -> None:
+    with torch.device("meta"):
+        theirs = numbers(torch.nn.Transformer(512, 8, 6, 6, 2048, batch_first=True))
+    assert theirs == 44_140_544
+    assert numbers(built(changed("base"))) == theirs - 2 * 1024 + 40_960 * 512
+
+
+def test_the_laptop_presets_are_as_small_as_they_say() -> None:
+    tiny = changed("tiny", **vocabulary(9700))
+    assert (tiny.encoder_layers, tiny.decoder_layers, tiny.d_model, tiny.d_ff, tiny.n_heads, tiny.dropout) == (4, 4, 128, 256, 4, 0.3)
+    assert "2.6 million parameters with 9,700 entries" in PRESETS["tiny"].summary
+    assert round(count_parameters(tiny) / 1e6, 1) == 2.6

@@ -1,0 +1,1 @@
+"""Equality with other people's Transformers."""
