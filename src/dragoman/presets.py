@@ -60,7 +60,7 @@ PRESETS: dict[str, Preset] = {
                 "training": {"max_steps": 300_000, "keep": 20},
             },
             213,
-            note="the paper's 213 million fits no convention that fits its other rows; ours gives 218.3 with V = 40,960 and 214.2 with V = 37,000",
+            note="the paper's 213 million fits no convention that fits its other rows: V = 40,960 gives 218.3, V = 37,000 gives 214.2",
         ),
         Preset(
             "tiny",

@@ -32,6 +32,11 @@ class Batch:
     target_mask: Tensor  # (B, T)
     pairs: Indices  # (B,) places in the corpus
 
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return Batch(pairs=self.pairs, **tensors)
+
 
 def plan_batches(source_lengths: NDArray[Any], target_lengths: NDArray[Any], *, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
     """The batches of an epoch: each pair once, similar lengths together, in an order that is a pure function of seed and epoch.
@@ -68,10 +73,15 @@ def collate(corpus: Corpus, indices: Indices, *, pad: int, bos: int) -> Batch:
 
 
 def _by_length(source_lengths: NDArray[Any], target_lengths: NDArray[Any]) -> Indices:
-    """The order by target length, then source length: rising, falling, rising ... so that neighbours always differ little."""
-    source, target = source_lengths.astype(np.int64), target_lengths.astype(np.int64)
-    signed = np.where(target % 2, source, -source)
-    return np.argsort(target * (2 * source.max(initial=0) + 1) + signed, kind="stable")
+    """The order by the longer side, which is what the budget counts, then by the difference of the sides.
+
+    The difference rises and falls by turns, so that neighbours are alike also where the longer side grows by one.
+    """
+    longest = int(max(source_lengths.max(initial=0), target_lengths.max(initial=0)))
+    narrow = np.min_scalar_type(-longest - 1)  # numpy sorts 16 bits several times as fast as 64
+    source, target = source_lengths.astype(narrow), target_lengths.astype(narrow)
+    longer_sides, differences = np.maximum(source, target), source - target
+    return np.lexsort((np.where(longer_sides % 2, differences, -differences), longer_sides))
 
 
 def _cut(order: Indices, source_lengths: NDArray[Any], target_lengths: NDArray[Any], batch_tokens: int) -> list[Indices]:

@@ -47,8 +47,9 @@ def sinusoids(length: int, d_model: int, *, concatenated: bool = False) -> Tenso
     """
     if d_model % 2:
         raise ValueError(f"d_model={d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
-    position = torch.arange(length, dtype=torch.float64)[:, None]  # (T, 1)
-    angles = position / 10_000 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (T, D/2)
+    position = torch.arange(length, dtype=torch.float64, device="cpu")[:, None]  # (T, 1)
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model  # (D/2)
+    angles = position / 10_000**exponent  # (T, D/2)
     pairs = torch.stack((angles.sin(), angles.cos()), dim=1 if concatenated else 2)  # (T, 2, D/2) or (T, D/2, 2)
     return pairs.flatten(1).float()  # (T, D)
 

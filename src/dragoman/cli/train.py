@@ -1,0 +1,210 @@
+"""``dragoman train``: parallel text in, a run folder with checkpoints out."""
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.options import Device, Quiet
+from dragoman.cli.streams import hush, notify
+from dragoman.config import Config
+from dragoman.errors import UsageError
+from dragoman.presets import resolve_config
+
+if TYPE_CHECKING:
+    from dragoman.bundle import Bundle
+    from dragoman.training.trainer import Score, Trainer
+
+Paths = list[str] | None
+
+
+def train(
+    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="Languages of source and target, such as en-de.")] = None,
+    training_data: Annotated[
+        Paths,
+        typer.Option(
+            "--train",
+            metavar="PATH",
+            help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
+            "a .jsonl file. May be given several times; they are concatenated.",
+        ),
+    ] = None,
+    validation_data: Annotated[
+        Paths, typer.Option("--valid", metavar="PATH", help="Parallel text for the evaluations, in the same forms. Default: none.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run folder to make, or with --resume to continue.")] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", metavar="NAME", help="Settings to start from; see `dragoman presets`. Default: base.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings over the preset's.")] = None,
+    overrides: Annotated[
+        Paths,
+        typer.Option("--set", metavar="KEY=VALUE", help="One setting over all others, such as training.warmup_steps=400; repeatable."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
+    max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option("--max-minutes", min=0, help="Minutes of training, evaluations included, after which to stop.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
+    device: Device = "auto",
+    precision: Annotated[
+        str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 on a GPU that has it).")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model on parallel text; the run folder holds settings, tokenizer, log and checkpoints."""
+    if quiet:
+        hush()
+    if out is None:
+        raise UsageError("no run folder; give --out DIR")
+    data = {"train": training_data, "valid": validation_data, **_languages(pair)}
+    training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision}
+    if device != "auto":
+        training["device"] = device
+    flags = {group: {key: value for key, value in values.items() if value} for group, values in (("data", data), ("training", training))}
+    if resume:
+        settings = _resumed_settings(out, preset or config, overrides, flags)
+    else:
+        settings = resolve_config(preset, config, overrides, flags)
+        if not (settings.data.source and settings.data.target):
+            raise UsageError("no languages; give PAIR, such as en-de")
+    _train(out, settings, resume=resume, quiet=quiet)
+
+
+def _languages(pair: str | None) -> dict[str, str]:
+    if pair is None:
+        return {}
+    source, dash, target = pair.partition("-")
+    if not (source and dash and target) or source == target:
+        raise UsageError(f"{pair!r} is not SOURCE-TARGET; give two different language codes, such as en-de")
+    return {"source": source, "target": target}
+
+
+def _resumed_settings(out: Path, base: object, overrides: list[str] | None, flags: Mapping[str, Mapping[str, Any]]) -> Config:
+    """The run's own settings with changes of its training and decoding over them; UsageError for what cannot change."""
+    if base:
+        raise UsageError("--resume goes on with the run's own settings; leave out --preset and --config, and change single ones with --set")
+    if not (out / "config.toml").is_file():
+        raise UsageError(f"{out}: no run to resume; leave out --resume to start one")
+    before = resolve_config(None, out / "config.toml")
+    after = resolve_config(None, out / "config.toml", overrides, flags)
+    for group in ("model", "data"):
+        if getattr(after, group) != getattr(before, group):
+            raise UsageError(f"--resume: the settings in [{group}] cannot change within a run; start a new one")
+    old, new = before.training.model_dump(), after.training.model_dump()
+    changed = [f"training.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
+    if changed:
+        notify(f"changed settings: {', '.join(changed)}")
+    return after
+
+
+def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
+    from rich.console import Console
+
+    from dragoman.bundle import Bundle, list_checkpoints, load_bundle
+    from dragoman.devices import pick_device
+    from dragoman.model.build import build_model
+    from dragoman.presets import count_parameters
+    from dragoman.training.log import RunLog
+    from dragoman.training.run import create_run, prepare, update_run
+    from dragoman.training.trainer import Trainer, seed_everything
+
+    device = pick_device(settings.training.device)
+    if not resume:
+        create_run(run, settings, sys.argv)
+    prepared = prepare(run, settings)
+    settings = prepared.config
+    checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
+    seed_everything(settings.training.seed)
+    model = load_bundle(checkpoint).model if checkpoint else build_model(settings.model)
+    bundle = Bundle(settings, model, prepared.source_tokenizer, prepared.target_tokenizer)
+    console = None if quiet else Console(stderr=True, highlight=False)
+    with RunLog(run, console=console, max_steps=settings.training.max_steps) as log:
+        trainer = Trainer(
+            bundle, prepared.corpus, run=run, log=log, device=device, validation=prepared.validation,
+            score=_validation_score(settings), facts=prepared.fingerprints(),
+        )  # fmt: skip
+        if checkpoint:
+            trainer.resume(checkpoint)
+        log.say(
+            f"{settings.data.source}→{settings.data.target}  {len(prepared.corpus):,} pairs  vocabulary {len(prepared.source_tokenizer):,}"
+            f"  {settings.model.encoder_layers}+{settings.model.decoder_layers} layers  d_model {settings.model.d_model}"
+            f"  {count_parameters(settings.model):,} parameters  {device} {trainer.dtype}  → {run}"
+        )
+        log.event("resume" if checkpoint else "start", step=trainer.progress.step)
+        update_run(run, status="running")
+        try:
+            with _interruptible(trainer) as received:
+                reason = trainer.train()
+        except BaseException as error:
+            update_run(run, status="failed", error=str(error) or type(error).__name__)
+            raise
+        log.event("stop", step=trainer.progress.step, reason=reason)
+        update_run(
+            run, status="stopped" if reason == "interrupted" else "done", step=trainer.progress.step, best_step=trainer.progress.best_step
+        )
+        _say_farewell(log, run, trainer, reason)
+    if received:
+        raise typer.Exit(128 + received[0])
+
+
+@contextmanager
+def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        trainer.interrupted = True
+        for known in before:
+            signal.signal(known, signal.SIG_DFL)
+        notify("finishing the step and saving; once more stops now")
+
+    for number in before:
+        signal.signal(number, ask_to_stop)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _validation_score(settings: Config) -> "Score | None":
+    """Greedy BLEU and chrF of the validation text, read once."""
+    if not settings.data.valid:
+        return None
+    from dragoman.data.formats.pairs import read_pairs
+    from dragoman.decoding.translate import Translator
+    from dragoman.evaluation.evaluate import evaluate_translator
+
+    data = settings.data
+    pairs = list(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid))
+
+    def score(bundle: "Bundle") -> dict[str, Any]:
+        scores = evaluate_translator(Translator(bundle), pairs, beam=1).scores
+        return {"bleu": scores.bleu, "chrf": scores.chrf, "signature": scores.bleu_signature}
+
+    return score
+
+
+def _say_farewell(log: Any, run: Path, trainer: "Trainer", reason: str) -> None:
+    progress = trainer.progress
+    why = {
+        "max_steps": "all steps done",
+        "max_minutes": "the time is up",
+        "patience": "no better evaluation for long enough",
+        "interrupted": "interrupted",
+    }[reason]
+    best = f"; the best checkpoint is step {progress.best_step:,}" if progress.best_step else ""
+    log.say(f"{why} at step {progress.step:,}{best}")
+    log.say(f"  dragoman translate {run} < SOURCE_FILE")
+    log.say(f"  dragoman evaluate {run} --test PATH")
+    log.say(f"  dragoman train --resume --out {run} --max-steps {2 * progress.step}")

@@ -1,0 +1,58 @@
+"""Files and folders that a reader sees whole or not at all: written beside, synced, renamed."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dragoman.errors import DragomanError
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Gives a folder to fill, which takes the name ``folder`` when the block ends well and is removed when it does not.
+
+    Raises DragomanError when the name is taken or the disk refuses, naming the place and the reason.
+    """
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        if folder.exists():
+            raise DragomanError(f"{folder}: already exists; choose another name or remove it")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        yield beside
+        for path in [*beside.rglob("*"), beside]:
+            _sync(path)
+        beside.rename(folder)
+        _sync(folder.parent)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes UTF-8 text so that the name holds the old or the new content; DragomanError when the disk refuses."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        _sync(beside)
+        beside.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> DragomanError:
+    return DragomanError(f"{path}: cannot write: {error.strerror or error}; make room or choose a folder that can be written")
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

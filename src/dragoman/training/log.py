@@ -1,0 +1,85 @@
+"""What a training tells: log.jsonl for programs, one line at a time for people (Section 5).
+
+A person at a terminal sees one line that is rewritten in place; a file or a pipe gets plain lines without control characters.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from dragoman.errors import DragomanError
+
+BAR_WIDTH = 28
+
+
+class RunLog:
+    """Appends records to a run's log.jsonl and shows them on ``console``; nothing is shown without one. Use as a context manager."""
+
+    def __init__(self, run: Path, *, console: Console | None, max_steps: int) -> None:
+        self._path = run / "log.jsonl"
+        self._console = console
+        self._max_steps = max_steps
+        self._live = Live(Text(), console=console, auto_refresh=False, transient=True) if console and console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def train(self, record: Mapping[str, Any], *, seconds_left: float) -> None:
+        """The means of the steps since the last such record, and an estimate of the seconds to the end."""
+        self._append("train", record)
+        step, total = int(record["step"]), self._max_steps
+        facts = (
+            f"loss {record['loss']:.3f}  ppl {record['ppl']:.2f}  acc {record['acc']:.1%}  lr {record['lr']:.1e}  "
+            f"|g| {record['grad_norm']:.2f}  {record['tok_s'] / 1000:.1f}k tok/s  ETA {clock(seconds_left)}"
+        )
+        if self._live:
+            filled = BAR_WIDTH * step // total
+            self._live.update(
+                Text(f" {step:,}/{total:,} {'━' * filled}{'─' * (BAR_WIDTH - filled)} {step / total:.0%}  {facts}"), refresh=True
+            )
+        else:
+            self.say(f"{step:,}/{total:,}  {facts}")
+
+    def evaluation(self, record: Mapping[str, Any], *, best: bool) -> None:
+        """The losses and scores of an evaluation; ``best`` when no earlier one was better."""
+        self._append("eval", record)
+        shown = [f"valid loss {record['loss']:.3f}", f"ppl {record['ppl']:.2f}"]
+        shown += [f"{name} {record[key]:.2f}" for name, key in (("BLEU", "bleu"), ("chrF", "chrf")) if key in record]
+        self.say(f"step {record['step']:,}  {'  '.join(shown)}{'  (best)' if best else ''}  {record['seconds']:.1f} s")
+
+    def event(self, name: str, **facts: Any) -> None:
+        """Something that happened: start, resume, stop."""
+        self._append("event", {"event": name, **facts})
+
+    def say(self, line: str) -> None:
+        """One line for the person."""
+        if self._console:
+            self._console.print(Text(line), soft_wrap=True)
+
+    def _append(self, kind: str, record: Mapping[str, Any]) -> None:
+        line = json.dumps({"t": kind, "time": round(time.time(), 3), **record}, ensure_ascii=False)
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise DragomanError(f"{self._path}: cannot write: {error.strerror}; make room, then continue with --resume") from error
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds as 1:02:03, or 2:03 below an hour."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,165 @@
+"""A run folder before its first step: settings, facts about the data, tokenizers and corpora (Section 5.1)."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from dragoman.bundle import load_tokenizers, save_tokenizers
+from dragoman.config import Config, to_toml
+from dragoman.data.corpus import Corpus
+from dragoman.data.formats.lines import read_lines
+from dragoman.data.formats.pairs import corpus_files, read_pairs
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import DragomanError, UsageError
+from dragoman.files import write_file
+from dragoman.presets import count_parameters
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What training starts from: settings with the vocabularies' sizes, tokenizers and corpora."""
+
+    config: Config
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    corpus: Corpus
+    validation: Corpus | None
+
+    def fingerprints(self) -> dict[str, str]:
+        """What a resumed run must share."""
+        return {
+            "training data": self.corpus.fingerprint,
+            "source tokenizer": self.source_tokenizer.fingerprint,
+            "target tokenizer": self.target_tokenizer.fingerprint,
+        }
+
+
+def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
+    """Makes the folder of a new run with run.json and config.toml.
+
+    Raises UsageError when the folder is a run already or holds something else, DragomanError when it cannot be written.
+    """
+    if (run / "run.json").exists():
+        raise UsageError(f"{run}: already a run; continue it with --resume, or choose another --out")
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise UsageError(f"{run}: not an empty folder; choose another --out")
+    _data_files(config)
+    try:
+        (run / "checkpoints").mkdir(parents=True)
+    except OSError as error:
+        raise DragomanError(f"{run}: cannot make the run folder: {error.strerror}; choose another --out") from None
+    write_file(run / "config.toml", to_toml(config))
+    facts = {
+        "argv": list(argv),
+        "seed": config.training.seed,
+        "versions": {name: version(name) for name in ("dragoman", "torch", "tokenizers", "numpy")} | {"python": platform.python_version()},
+        "platform": platform.platform(),
+        "settings": config.model_dump(mode="json"),
+    }
+    update_run(run, status="preparing", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
+
+
+def update_run(run: Path, **facts: Any) -> None:
+    """Replaces facts in run.json."""
+    write_file(run / "run.json", json.dumps(read_run(run) | facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """The facts of run.json; empty when there is none yet. Raises DragomanError when it is damaged."""
+    try:
+        facts: dict[str, Any] = json.loads((run / "run.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DragomanError(f"{run / 'run.json'}: cannot read it ({error}); restore the file or start a new run") from None
+    return facts
+
+
+def prepare(run: Path, config: Config) -> Prepared:
+    """Tokenizers and corpora of a run, made from its data or taken from its folder when they are there.
+
+    Raises DragomanError for data that cannot be used, or that changed since the run began, naming the file.
+    """
+    update_run(run, data=_unchanged_files(run, config))
+    data = config.data
+    try:
+        source, target = load_tokenizers(run)
+    except DragomanError:
+        source, target = _train_tokenizers(config)
+        save_tokenizers(run, source, target)
+    if config.model.tie == "all" and source is not target:
+        raise UsageError("model.tie='all' needs one vocabulary; set data.joint_vocabulary=true or model.tie=decoder")
+    corpus = _corpus(run / "corpus" / "train", data.train, config, source, target)
+    validation = _corpus(run / "corpus" / "valid", data.valid, config, source, target) if data.valid else None
+    sized = config.with_values(model={"source_vocabulary": len(source), "target_vocabulary": len(target), "pad": target.pad})
+    write_file(run / "config.toml", to_toml(sized))
+    update_run(
+        run,
+        settings=sized.model_dump(mode="json"),
+        parameters=count_parameters(sized.model),
+        pairs={"train": len(corpus), "valid": len(validation) if validation else 0},
+        dropped={"train": corpus.dropped, "valid": validation.dropped if validation else {}},
+    )
+    return Prepared(sized, source, target, corpus, validation)
+
+
+def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenizer, target: Tokenizer) -> Corpus:
+    if (folder / "corpus.json").exists():
+        return Corpus.open(folder)
+    return Corpus.build(
+        folder,
+        _pairs(specs, config),
+        source_tokenizer=source,
+        target_tokenizer=target,
+        max_length=min(config.data.max_length, config.model.max_positions),
+        batch_tokens=config.training.batch_tokens,
+    )
+
+
+def _train_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
+    data = config.data
+    if not data.joint_vocabulary:
+        source, target = (_train_tokenizer(config, (pair[side] for pair in _pairs(data.train, config))) for side in (0, 1))
+        return source, target
+    joint = _train_tokenizer(config, chain.from_iterable(_pairs(data.train, config)))
+    return joint, joint
+
+
+def _train_tokenizer(config: Config, lines: Iterator[str]) -> Tokenizer:
+    data = config.data
+    return Tokenizer.train(
+        lines, kind=data.tokenizer, vocabulary_size=data.vocabulary_size, normalization=data.normalization, joiner=data.joiner
+    )
+
+
+def _pairs(specs: Sequence[str], config: Config) -> Iterator[tuple[str, str]]:
+    return chain.from_iterable(read_pairs(spec, config.data.source, config.data.target) for spec in specs)
+
+
+def _data_files(config: Config) -> list[Path]:
+    data = config.data
+    if not data.train:
+        raise UsageError("no training data; give --train PATH")
+    return [path for spec in (*data.train, *data.valid) for path in corpus_files(spec, data.source, data.target)]
+
+
+def _unchanged_files(run: Path, config: Config) -> list[dict[str, Any]]:
+    """Path, lines and SHA-256 of every data file; DragomanError for one that is not what run.json says."""
+    known = {entry["path"]: entry for entry in read_run(run).get("data", [])}
+    described = []
+    for path in _data_files(config):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        before = known.get(str(path), {"sha256": digest})
+        if before["sha256"] != digest:
+            raise DragomanError(f"{path}: changed since the run {run} began; restore the file, or start a new run")
+        lines = before["lines"] if "lines" in before else sum(1 for _ in read_lines(path))
+        described.append({"path": str(path), "lines": lines, "sha256": digest})
+    return described

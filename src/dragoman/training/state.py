@@ -1,0 +1,68 @@
+"""What a resumed run needs beside the weights: optimiser, random states, place in the data, the best so far (Section 5)."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from dragoman.errors import DragomanError
+
+
+@dataclass
+class Progress:
+    """Where a training stands. ``position`` counts the updates of the current epoch that are done; ``seconds`` the time spent."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    seconds: float = 0.0
+    target_tokens: int = 0
+    best: float | None = None
+    best_step: int = 0
+    evaluations_since_best: int = 0
+
+
+def save_state(folder: Path, progress: Progress, optimizer: torch.optim.Optimizer, facts: dict[str, str]) -> None:
+    """Writes folder/state: the progress, the optimiser's moments and PyTorch's random states. ``facts`` names what must not change."""
+    state = folder / "state"
+    state.mkdir()
+    tensors = {f"random.{name}": values for name, values in _random_states().items()}
+    for index, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value.detach().cpu() for name, value in moments.items()}
+    (state / "tensors.safetensors").write_bytes(save(tensors))
+    (state / "progress.json").write_text(json.dumps({"progress": asdict(progress), "facts": facts}, indent=1) + "\n", encoding="utf-8")
+
+
+def load_state(folder: Path, optimizer: torch.optim.Optimizer) -> tuple[Progress, dict[str, str]]:
+    """Restores the optimiser and the random states from folder/state; returns the progress and the facts.
+
+    Raises DragomanError when the folder holds no whole state.
+    """
+    state = folder / "state"
+    try:
+        document = json.loads((state / "progress.json").read_bytes())
+        tensors = load((state / "tensors.safetensors").read_bytes())
+        progress, facts = Progress(**document["progress"]), dict(document["facts"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise DragomanError(f"{state}: no whole training state to resume from ({error}); start a new run") from None
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, moment = name.split(".")
+            moments.setdefault(int(index), {})[moment] = value
+    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+    torch.set_rng_state(tensors["random.cpu"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    return progress, facts
+
+
+def _random_states() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states

@@ -1,0 +1,263 @@
+"""The training loop (Sections 5.1 to 5.4): batches to loss to gradients to Adam, with evaluations and checkpoints between."""
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_checkpoint, save_bundle
+from dragoman.config import TrainingConfig
+from dragoman.data.batching import Batch, Indices, collate, ordered_batches, plan_batches
+from dragoman.data.corpus import Corpus
+from dragoman.errors import DragomanError
+from dragoman.training.log import RunLog
+from dragoman.training.loss import Loss, output_loss
+from dragoman.training.optimizer import build_optimizer
+from dragoman.training.schedule import rate_of
+from dragoman.training.state import Progress, load_state, save_state
+
+Score = Callable[[Bundle], Mapping[str, Any]]
+"""Translates the validation text with a model and returns facts for the log, among them "bleu"."""
+
+
+@dataclass
+class Totals:
+    """Sums over target tokens of the updates since the last record, and the seconds they took."""
+
+    smoothed: float = 0.0
+    negative_log_likelihood: float = 0.0
+    correct: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, loss: Loss, tokens: int) -> None:
+        """The sums of one batch more."""
+        self.smoothed += loss.smoothed.item()
+        self.negative_log_likelihood += loss.negative_log_likelihood.item()
+        self.correct += int(loss.correct)
+        self.tokens += tokens
+
+    def means(self) -> dict[str, float]:
+        """Per token: loss (smoothed), nll (nats), ppl = exp(nll), acc."""
+        nll = self.negative_log_likelihood / self.tokens
+        return {"loss": self.smoothed / self.tokens, "nll": nll, "ppl": math.exp(min(nll, 700)), "acc": self.correct / self.tokens}
+
+
+class Trainer:
+    """Trains the model of a bundle on a corpus and leaves checkpoints in the run folder.
+
+    ``validation`` and ``score`` are what an evaluation measures, if given. ``facts`` are fingerprints that a resumed run must share.
+    Setting ``interrupted`` makes the loop finish its step, save and return.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        corpus: Corpus,
+        *,
+        run: Path,
+        log: RunLog,
+        device: torch.device,
+        validation: Corpus | None = None,
+        score: Score | None = None,
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
+        self.bundle, self.corpus, self.validation, self.score = bundle, corpus, validation, score
+        self.run, self.log, self.device, self.facts = run, log, device, dict(facts or {})
+        self.settings: TrainingConfig = bundle.config.training
+        self.model = bundle.model.to(device)
+        self.optimizer = build_optimizer(self.model, self.settings)
+        self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
+        self.dtype = compute_dtype(self.settings.precision, device)
+        self.progress = Progress()
+        self.totals = Totals()
+        self.interrupted = False
+
+    def train(self) -> str:
+        """Updates until a limit is reached; returns which: max_steps, max_minutes, patience or interrupted.
+
+        Raises DragomanError when the loss is no longer a finite number, or a checkpoint cannot be written.
+        """
+        self.model.train()
+        started = time.monotonic() - self.progress.seconds
+        if self.progress.step >= self.settings.max_steps:
+            return "max_steps"
+        for window in self._windows():
+            began = time.monotonic()
+            norm = self._update(window)
+            now = time.monotonic()
+            self.totals.seconds += now - began
+            self.progress.seconds = now - started
+            stop = self._limit()
+            if stop or self.progress.step % self.settings.log_every == 0:
+                self._report(norm)
+            if stop or self.progress.step % self.settings.evaluate_every == 0:
+                self._evaluate()
+                self.progress.seconds = time.monotonic() - started
+                self._save()
+                patience = self.settings.patience
+                stop = stop or ("patience" if patience and self.progress.evaluations_since_best >= patience else "")
+            if stop:
+                return stop
+        raise AssertionError("the epochs never end")
+
+    def resume(self, checkpoint: Path) -> None:
+        """Goes back to the place of a checkpoint of this run; its weights are already in the bundle.
+
+        Raises DragomanError when the data or the tokenizer is not what it was trained on, naming which.
+        """
+        progress, facts = load_state(checkpoint, self.optimizer)
+        changed = [name for name, value in self.facts.items() if facts.get(name, value) != value]
+        if changed:
+            raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
+        self.progress = progress
+        mark_checkpoint(self.run, "last", checkpoint)
+
+    def _windows(self) -> Iterator[list[Indices]]:
+        """The batches of each update, from the place in the data on; a last window of an epoch may be short."""
+        while True:
+            batches = plan_batches(
+                self.corpus.source_lengths,
+                self.corpus.target_lengths,
+                batch_tokens=self.settings.batch_tokens,
+                seed=self.settings.seed,
+                epoch=self.progress.epoch,
+            )
+            size = self.settings.accumulate
+            windows = [batches[start : start + size] for start in range(0, len(batches), size)]
+            for window in windows[self.progress.position :]:
+                self.progress.position += 1
+                yield window
+            self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
+
+    def _update(self, window: list[Indices]) -> float:
+        """One step of Adam on the loss per target token of all the window's batches; returns the gradient's norm, 0 when not measured."""
+        batches = [self._batch(self.corpus, indices) for indices in window]
+        tokens = sum(int(batch.target_mask.sum()) for batch in batches)
+        step = self.progress.step + 1
+        for batch in batches:
+            loss = self._loss(batch, epsilon=self.settings.label_smoothing)
+            self.totals.add(loss, int(batch.target_mask.sum()))
+            if not math.isfinite(self.totals.smoothed):
+                raise DragomanError(self._not_finite(step, batch))
+            torch.autograd.backward(loss.smoothed / tokens)
+        norm = self._gradient_norm(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(step)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.progress.step = step
+        self.progress.target_tokens += tokens
+        return norm
+
+    def _loss(self, batch: Batch, *, epsilon: float) -> Loss:
+        with self._autocast():
+            memory = self.model.encode(batch.source, batch.source_mask)  # (B, S, D)
+            hidden = self.model.decode(batch.target_input, memory, batch.source_mask)  # (B, T, D)
+        real = batch.target_mask
+        return output_loss(hidden[real], self.model.output.weight, batch.target_output[real], epsilon=epsilon, dtype=self.dtype)
+
+    def _gradient_norm(self, step: int) -> float:
+        clip = self.settings.clip_norm
+        if not clip and step % self.settings.log_every:
+            return 0.0
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip or math.inf).item()
+
+    def _limit(self) -> str:
+        if self.progress.step >= self.settings.max_steps:
+            return "max_steps"
+        if self.settings.max_minutes and self.progress.seconds >= 60 * self.settings.max_minutes:
+            return "max_minutes"
+        return "interrupted" if self.interrupted else ""
+
+    def _report(self, norm: float) -> None:
+        progress, settings = self.progress, self.settings
+        rate = self.totals.tokens / self.totals.seconds
+        record = {"step": progress.step, "epoch": progress.epoch, **self.totals.means(), "lr": self.rate(progress.step)}
+        record |= {"grad_norm": norm, "tok_s": rate, "seconds": progress.seconds}
+        left = (settings.max_steps - progress.step) * progress.seconds / progress.step
+        if settings.max_minutes:
+            left = min(left, 60 * settings.max_minutes - progress.seconds)
+        self.log.train(record, seconds_left=max(left, 0))
+        self.totals = Totals()
+
+    def _evaluate(self) -> None:
+        """Validation loss and scores; random states and the training mode are as before when it returns."""
+        if self.validation is None:
+            return
+        began = time.monotonic()
+        self.model.eval()
+        totals = Totals()
+        with torch.inference_mode():
+            budget = self.settings.batch_tokens
+            for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
+                batch = self._batch(self.validation, indices)
+                totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
+        scores = self.score(self.bundle) if self.score else {}
+        self.model.train()
+        record = {"step": self.progress.step, **totals.means(), **scores, "seconds": time.monotonic() - began}
+        self.log.evaluation(record, best=self._judge(record))
+
+    def _judge(self, record: Mapping[str, Any]) -> bool:
+        by_bleu = self.settings.best_by == "bleu" and "bleu" in record
+        value = float(record["bleu"]) if by_bleu else -float(record["loss"])
+        best = self.progress.best is None or value > self.progress.best
+        if best:
+            self.progress.best, self.progress.best_step = value, self.progress.step
+        self.progress.evaluations_since_best = 0 if best else self.progress.evaluations_since_best + 1
+        return best
+
+    def _save(self) -> None:
+        """A checkpoint of this step, the marks last and best, and the removal of what is older than is kept."""
+        folder = self.run / "checkpoints" / f"step-{self.progress.step:06}"
+        info = {"step": self.progress.step, "target_tokens": self.progress.target_tokens}
+        save_bundle(
+            replace(self.bundle, info=info), folder, also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts)
+        )
+        mark_checkpoint(self.run, "last", folder)
+        if self.progress.best_step == self.progress.step:
+            mark_checkpoint(self.run, "best", folder)
+        self._tidy(folder)
+
+    def _tidy(self, newest: Path) -> None:
+        checkpoints = list_checkpoints(self.run)
+        for checkpoint in checkpoints[: -self.settings.keep]:
+            if checkpoint != marked_checkpoint(self.run, "best"):
+                removed = checkpoint.with_name(f".{checkpoint.name}.removed")
+                checkpoint.rename(removed)  # a checkpoint that bears its name is whole
+                shutil.rmtree(removed)
+        for checkpoint in checkpoints:
+            if checkpoint != newest:
+                shutil.rmtree(checkpoint / "state", ignore_errors=True)
+
+    def _batch(self, corpus: Corpus, indices: Indices) -> Batch:
+        tokenizer = self.bundle.target_tokenizer
+        batch = collate(corpus, indices, pad=tokenizer.pad, bos=tokenizer.bos)
+        return batch.to(self.device)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+
+    def _not_finite(self, step: int, batch: Batch) -> str:
+        lines = self.corpus.line_numbers[batch.pairs]
+        shown = ", ".join(str(line) for line in sorted(lines)[:8]) + (", …" if len(lines) > 8 else "")
+        return (
+            f"step {step}: the loss is not a finite number on lines {shown} of the training text; lower the learning rate or set clip_norm"
+        )
+
+
+def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """The type of matrix products: bfloat16 where ``precision`` asks for it, or where it is auto and the GPU has it; float32 otherwise."""
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.bfloat16 if precision == "bf16" or (precision == "auto" and has_bfloat16) else torch.float32
+
+
+def seed_everything(seed: int) -> None:
+    """Fixes PyTorch's random numbers: fresh weights and dropout. The order of the data is a function of the seed by itself."""
+    torch.manual_seed(seed)
