@@ -89,19 +89,20 @@ def resolve_config(
 ) -> Config:
     """The settings of a preset (the paper's base by default), then a TOML file, then ``--set`` overrides, then command-line flags.
 
-    Raises UsageError for an unknown preset or setting, naming the nearest, and for a value that does not fit, naming its place.
+    Raises UsageError for an unknown preset, naming the known ones; an unknown setting, naming the nearest; and a value that does not fit,
+    naming its place.
     """
     from_file = read_toml(path) if path else {}
-    name = preset or from_file.get("preset", "base")
+    name = from_file.get("preset", "base") if preset is None else preset
     config = merge(Config().model_dump(), {**find_preset(name).changes, "preset": name}, place=f"preset {name}")
     config = merge(config.model_dump(), from_file | {"preset": name}, place=str(path))
     config = merge(config.model_dump(), parse_overrides(overrides or []), place="--set")
     return merge(config.model_dump(), flags or {}, place="command line")
 
 
-def find_preset(name: str) -> Preset:
+def find_preset(name: object) -> Preset:
     """The preset of that name; UsageError naming the known ones otherwise."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise UsageError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
     return PRESETS[name]
 
