@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -49,7 +49,7 @@ class Tokenizer:
     bos: int
     eos: int
     unk: int
-    backend: tokenizers.Tokenizer
+    backend: tokenizers.Tokenizer = field(repr=False)
 
     @classmethod
     def train(
@@ -142,6 +142,8 @@ class Tokenizer:
         special = (self.pad, self.bos, self.eos, self.unk)
         if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(set(special)) < len(special):
             raise ValueError(f"special ids {special} in a vocabulary of {len(self)}")
+        if sorted(self.backend.get_vocab().values()) != list(range(len(self))):
+            raise ValueError("ids with gaps")
 
     def _to_json(self) -> str:
         own = {"format": FORMAT_VERSION, "kind": self.kind, "joiner": self.joiner}

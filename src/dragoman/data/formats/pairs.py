@@ -113,7 +113,7 @@ def _unequal(source: Path, target: Path) -> str:
     number = first_misaligned(shorter, longer) + 1
     longer_file = source if longer is source_lengths else target
     text = next(line for at, line in enumerate(read_lines(longer_file), start=1) if at == number)
-    return f"{counts}; the lines seem to part at line {number} of {longer_file} ({text[:PREVIEW]!r}), which has no partner"
+    return f"{counts}; going by their lengths, the lines part near line {number} of {longer_file} ({text[:PREVIEW]!r})"
 
 
 def first_misaligned(shorter: np.ndarray, longer: np.ndarray) -> int:
@@ -124,8 +124,8 @@ def first_misaligned(shorter: np.ndarray, longer: np.ndarray) -> int:
     """
     shift = len(longer) - len(shorter)
     short, long = np.log(shorter + 1.0), np.log(longer + 1.0)
-    usual = np.median(long) - np.median(short)
-    in_place = np.abs(long[: len(short)] - short - usual)
-    shifted = np.abs(long[shift:] - short - usual)
+    in_place, shifted = long[: len(short)] - short, long[shift:] - short
+    usual = np.median(np.concatenate((in_place, shifted)))
+    in_place, shifted = np.abs(in_place - usual), np.abs(shifted - usual)
     cost = np.concatenate(([0.0], np.cumsum(in_place - shifted)))  # plus a constant: the sum of shifted
     return int(cost.argmin())
