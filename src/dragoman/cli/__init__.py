@@ -33,9 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         streams.restart_in_utf8()
         arguments = sys.argv[1:]
-    streams.set_up()
+    if sys.stdout is None:
+        return streams.complain("standard output is closed; redirect it to a file or to /dev/null", 1)
+    with streams.set_up():
+        return _guarded(list(arguments))
+
+
+def _guarded(arguments: list[str]) -> int:
+    """Run the verb; a failure that a user can mend is one line and a status, a fault of the program keeps its traceback."""
     try:
-        status = _run(list(arguments))
+        status = _run(arguments)
         sys.stdout.flush()
         return status
     except BrokenPipeError:

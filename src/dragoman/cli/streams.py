@@ -24,22 +24,29 @@ _LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 def restart_in_utf8() -> None:
     """Start the same command again in Python's UTF-8 mode if the locale is not UTF-8: arguments and file names cannot be mended later."""
     if sys.getfilesystemencoding().lower() != "utf-8" and not sys.flags.utf8_mode:
-        sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
-def set_up() -> None:
-    """Make standard output and error UTF-8 with plain line ends, and send the program's notices to standard error."""
-    if sys.stdout is None:
-        raise SystemExit(complain("standard output is closed; redirect it to a file or to /dev/null", 1))
+@contextmanager
+def set_up() -> Iterator[None]:
+    """Make standard output and error UTF-8 with plain line ends, and send the program's notices to standard error until the block ends."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
-    logger = logging.getLogger("dragoman")
-    logger.handlers = [_Notices()]
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logging.getLogger("sacrebleu").handlers = logger.handlers
+    loggers = [logging.getLogger("dragoman"), logging.getLogger("sacrebleu")]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    disabled = logging.root.manager.disable
+    try:
+        for logger in loggers:
+            logger.handlers, logger.propagate = [_Notices()], False
+            logger.setLevel(logging.INFO)
+        with warnings.catch_warnings():
+            yield
+    finally:
+        logging.disable(disabled)
+        for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
 
 
 class _Notices(logging.Handler):
@@ -81,19 +88,32 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2))
 
 
+def json_line(value: Any) -> str:
+    """``value`` as one line of JSON in UTF-8, LF included, that is one line to every reader: NEL, LS and PS are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _LINE_BREAKS.sub(lambda found: f"\\u{ord(found.group()):04x}", text) + "\n"
+
+
+def notify(sentence: str) -> None:
+    """Say something on standard error that is not a failure; nothing under ``--quiet``."""
+    logging.getLogger("dragoman").info("%s", sentence)
+
+
 def arriving_lines(descriptor: int, place: str) -> Iterator[list[bytes]]:
     """The complete lines, without their LF, that have arrived whenever any have: at most about CHUNK_BYTES at a time, at least one line.
 
     Never waits for a line while it holds one, but for the twentieth of a second that a writer in full flow gets to go on.
     A last line without LF counts. Raises DragomanError that names ``place`` when it cannot be read.
     """
-    rest = b""
+    parts: list[bytes] = []
     while data := _read_available(descriptor, place):
-        *lines, rest = (rest + data).split(b"\n")
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
+        first, *others = data.split(b"\n")
+        parts.append(first)
+        if others:
+            yield [b"".join(parts), *others[:-1]]
+            parts = [others[-1]]
+    if last := b"".join(parts):
+        yield [last]
 
 
 def _read_available(descriptor: int, place: str) -> bytes:
@@ -108,6 +128,19 @@ def _read_available(descriptor: int, place: str) -> bytes:
     except OSError as error:
         raise DragomanError(f"{place}: cannot read: {error.strerror}") from None
     return b"".join(pieces)
+
+
+@contextmanager
+def open_descriptor(path: Path) -> Iterator[int]:
+    """A file, device or named pipe open for unbuffered reading; DragomanError that names it otherwise."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise DragomanError(f"{path}: cannot read: {error.strerror}") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _ready(descriptor: int, seconds: float) -> bool:

@@ -1,0 +1,34 @@
+"""``dragoman average``: the mean of a run's last checkpoints (Section 6.1)."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.options import Quiet
+from dragoman.cli.streams import hush, notify
+from dragoman.errors import DragomanError
+
+
+def average(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, which holds checkpoints.")],
+    last: Annotated[
+        int, typer.Option("--last", min=1, metavar="N", help="How many checkpoints, the newest first. The paper: 5 for base, 20 for big.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of the new bundle; must not exist.")],
+    quiet: Quiet = False,
+) -> None:
+    """Average the last N checkpoints of a run into one model, weight by weight (Section 6.1), and print its folder."""
+    if quiet:
+        hush()
+    from dragoman.bundle import average_bundles, list_checkpoints
+
+    checkpoints = list_checkpoints(run)
+    if len(checkpoints) < last:
+        raise DragomanError(
+            f"{run}: --last {last} but the run has {len(checkpoints)} checkpoints; give a smaller N, or train with a larger training.keep"
+        )
+    chosen = checkpoints[-last:]
+    average_bundles(chosen, out)
+    notify(f"averaged {', '.join(folder.name for folder in chosen)}")
+    print(out)

@@ -1,0 +1,237 @@
+"""``dragoman inspect``: facts of a model or a run, and what looks wrong."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.options import AsJson
+from dragoman.cli.streams import print_json
+from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.bundle import Bundle
+
+SILENT_MINUTES = 30
+RISE = 1.05
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A run folder, a checkpoint folder, or a bundle.")],
+    as_json: AsJson = False,
+) -> None:
+    """Facts of a model or a run, and what looks wrong.
+
+    Of a model: languages, sizes, parameters, vocabulary, settings, step and scores, versions. Of a run: status, steps, checkpoints, the
+    last and the best losses and scores, and the facts of its best model. Losses are natural logarithms per target token.
+    """
+    if not path.exists():
+        raise DragomanError(f"{path}: no such file or folder; give a run folder, a checkpoint folder or a bundle")
+    facts = _run_facts(path) if _is_run(path) else _model_facts(path)
+    if as_json:
+        print_json(facts)
+    else:
+        _print(facts)
+
+
+def _is_run(path: Path) -> bool:
+    return not (path / "config.json").exists() and any((path / name).exists() for name in ("run.json", "log.jsonl", "checkpoints"))
+
+
+def _model_facts(path: Path) -> dict[str, Any]:
+    from dragoman.bundle import load_bundle, resolve_model
+
+    folder = resolve_model(path)
+    bundle = load_bundle(folder)
+    document = json.loads((folder / "config.json").read_bytes())
+    data = bundle.config.data
+    weights = list(bundle.model.parameters())
+    return {
+        "kind": "model",
+        "path": str(folder),
+        "architecture": document.get("architecture"),
+        "format_version": document["format_version"],
+        "dragoman_version": document.get("dragoman_version"),
+        "languages": {"source": data.source, "target": data.target},
+        "parameters": sum(weight.numel() for weight in weights),
+        "weight_types": sorted({str(weight.dtype).removeprefix("torch.") for weight in weights}),
+        "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
+        "vocabulary": {
+            "tokenizer": bundle.source_tokenizer.kind,
+            "joint": bundle.source_tokenizer is bundle.target_tokenizer,
+            "source": len(bundle.source_tokenizer),
+            "target": len(bundle.target_tokenizer),
+        },
+        "info": dict(bundle.info),
+        "settings": bundle.config.model_dump(mode="json"),
+        "problems": _model_problems(bundle),
+    }
+
+
+def _model_problems(bundle: "Bundle") -> list[str]:
+    problems = [
+        f"weight {name} holds values that are not finite numbers; the model cannot translate"
+        for name, weight in bundle.model.named_parameters()
+        if not weight.isfinite().all()
+    ]
+    model, data = bundle.config.model, bundle.config.data
+    for side, rows, tokenizer in (
+        ("source", model.source_vocabulary, bundle.source_tokenizer),
+        ("target", model.target_vocabulary, bundle.target_tokenizer),
+    ):
+        if rows > len(tokenizer):
+            problems.append(f"the {side} embedding has {rows} rows but the tokenizer only {len(tokenizer)} entries")
+        if not getattr(data, side):
+            problems.append(f"no {side} language is named, so corpora cannot be found by prefix")
+    if not bundle.info.get("step"):
+        problems.append("no training step is recorded; the weights may be random")
+    return problems
+
+
+def _run_facts(run: Path) -> dict[str, Any]:
+    from dragoman.bundle import list_checkpoints, marked_checkpoint
+
+    record = _read_run_record(run)
+    log, broken = _read_log(run)
+    training = [entry for entry in log if entry.get("t") == "train"]
+    evaluations = [entry for entry in log if entry.get("t") == "eval"]
+    marks = {mark: marked_checkpoint(run, mark) for mark in ("best", "last")}
+    best = marks["best"]
+    best_step = int(best.name.removeprefix("step-")) if best else None
+    has_model = any(marks.values())
+    return {
+        "kind": "run",
+        "path": str(run),
+        "status": record.get("status", "unknown"),
+        "step": max((entry.get("step", 0) for entry in log), default=0),
+        "checkpoints": [folder.name for folder in list_checkpoints(run)],
+        "best": best.name if best else None,
+        "last": marks["last"].name if marks["last"] else None,
+        "last_training": training[-1] if training else None,
+        "last_evaluation": evaluations[-1] if evaluations else None,
+        "best_evaluation": next((entry for entry in reversed(evaluations) if entry.get("step") == best_step), None),
+        "run": record,
+        "problems": _run_problems(run, record, training, evaluations, broken, has_model),
+        "model": _model_facts(run) if has_model else None,
+    }
+
+
+def _read_run_record(run: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((run / "run.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DragomanError(f"{run / 'run.json'}: cannot read the record of the run ({error}); restore it from a copy") from None
+    return record if isinstance(record, dict) else {}
+
+
+def _read_log(run: Path) -> tuple[list[dict[str, Any]], int]:
+    """The log's records, and how many of its lines are no record, as the last is while it is being written."""
+    try:
+        lines = (run / "log.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return [], 0
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records, len(lines) - len(records)
+
+
+def _run_problems(
+    run: Path,
+    record: Mapping[str, Any],
+    training: list[dict[str, Any]],
+    evaluations: list[dict[str, Any]],
+    broken: int,
+    has_model: bool,
+) -> list[str]:
+    problems = []
+    if not record:
+        problems.append("there is no run.json, so how the run was made is not known")
+    if not has_model:
+        problems.append("there is no finished checkpoint yet")
+    if broken:
+        problems.append(f"{broken} lines of log.jsonl are no records")
+    log = run / "log.jsonl"
+    silent = (time.time() - log.stat().st_mtime) / 60 if log.exists() else 0
+    if record.get("status") == "running" and silent > SILENT_MINUTES:
+        problems.append(f"the status is running, but nothing was logged for {silent:.0f} minutes; if it was killed, continue with --resume")
+    losses = [float(entry.get("loss", math.nan)) for entry in training]
+    if losses and not all(map(math.isfinite, losses)):
+        problems.append("a training loss is not a finite number")
+    elif len(losses) > 2 and losses[-1] >= losses[0]:
+        problems.append(f"the training loss did not fall: {losses[0]:.3f} at first, {losses[-1]:.3f} at last")
+    return problems + _evaluation_problems(evaluations)
+
+
+def _evaluation_problems(evaluations: list[dict[str, Any]]) -> list[str]:
+    problems = []
+    losses = [(float(entry["loss"]), entry["step"]) for entry in evaluations if "loss" in entry and "step" in entry]
+    if losses:
+        (lowest, lowest_step), (last, last_step) = min(losses), losses[-1]
+        if last > RISE * lowest:
+            problems.append(f"the validation loss rose from {lowest:.3f} at step {lowest_step:,} to {last:.3f} at step {last_step:,}")
+    scores = [float(entry["bleu"]) for entry in evaluations if "bleu" in entry]
+    if len(scores) > 2 and scores[-1] < 1:
+        problems.append(f"BLEU on the validation text is {scores[-1]:.2f} after {len(scores)} evaluations; does the word splitter fit?")
+    return problems
+
+
+def _print(facts: Mapping[str, Any]) -> None:
+    lines = _run_lines(facts) if facts["kind"] == "run" else _model_lines(facts)
+    problems = facts["problems"] + (facts["model"]["problems"] if facts.get("model") else [])
+    lines += [("looks wrong", problem) for problem in problems] or [("looks wrong", "nothing")]
+    for name, value in lines:
+        print(f"{name:<16}{value}")
+
+
+def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = [
+        ("run", facts["path"]),
+        ("status", str(facts["status"])),
+        ("step", f"{facts['step']:,}"),
+        ("checkpoints", f"{len(facts['checkpoints'])} (best {facts['best'] or 'none'}, last {facts['last'] or 'none'})"),
+    ]
+    for name, key in (("last training", "last_training"), ("last evaluation", "last_evaluation"), ("best evaluation", "best_evaluation")):
+        if facts[key]:
+            lines.append((name, _summary(facts[key])))
+    lines += [(name.replace("_", " "), str(value)) for name, value in facts["run"].items() if name != "status" and _is_short(value)]
+    return lines + (_model_lines(facts["model"]) if facts["model"] else [])
+
+
+def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    model, vocabulary = facts["settings"]["model"], facts["vocabulary"]
+    joint, separate = f"{vocabulary['source']:,} entries", f"{vocabulary['source']:,} source and {vocabulary['target']:,} target entries"
+    return [
+        ("model", facts["path"]),
+        ("languages", f"{facts['languages']['source'] or '?'} to {facts['languages']['target'] or '?'}"),
+        (
+            "sizes",
+            f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, d_ff {model['d_ff']}, "
+            f"{model['n_heads']} heads, at most {model['max_positions']:,} tokens",
+        ),
+        ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
+        ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
+        ("preset", facts["settings"]["preset"]),
+        *((name.replace("_", " "), str(value)) for name, value in facts["info"].items()),
+        ("written by", f"Dragoman {facts['dragoman_version']}, format {facts['format_version']}"),
+    ]
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    shown = {key: value for key, value in record.items() if key not in ("t", "time") and isinstance(value, int | float)}
+    return ", ".join(f"{key} {value:,}" if isinstance(value, int) else f"{key} {value:.4g}" for key, value in shown.items())
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and len(value) < 100)

@@ -1,0 +1,80 @@
+"""``dragoman score``: what a model thinks of translations that are already there."""
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.options import Alpha, Device, ModelPath, Quiet, TestPaths
+from dragoman.cli.streams import hush, json_line, one_line
+from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.decoding.score import Scored
+    from dragoman.decoding.translate import Translator
+
+PAIRS_AT_ONCE = 4096
+
+
+def score(
+    model: ModelPath,
+    test: TestPaths,
+    text: Annotated[bool, typer.Option("--text", help="Put a tab and the given translation at the end of each line.")] = False,
+    alpha: Alpha = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object for each pair: texts, log-probability, score, tokens and token scores.")
+    ] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """The log-probability of given translations: each target line as the translation of its source line.
+
+    One line for each pair, in order: `LOG_PROBABILITY<tab>TOKENS`. The natural logarithm is summed over the target's tokens, the end token
+    included, as in the scores of translate; TOKENS is their number. --json gives the score after the length penalty too.
+    """
+    if quiet:
+        hush()
+    from dragoman.data.formats.pairs import read_pairs
+    from dragoman.decoding.translate import Translator
+
+    translator = Translator.load(model, device=device)
+    languages = translator.bundle.config.data
+    for spec in test:
+        pairs = read_pairs(spec, languages.source, languages.target)
+        for number, (source, target, scored) in enumerate(_scored(translator, pairs, spec, alpha), start=1):
+            if as_json:
+                sys.stdout.write(_json_line(number, source, target, scored))
+            else:
+                columns = [f"{scored.log_probability:.6f}", str(len(scored.tokens)), *([one_line(target)] if text else [])]
+                print("\t".join(columns))
+
+
+def _scored(
+    translator: "Translator", pairs: Iterator[tuple[str, str]], spec: str, alpha: float | None
+) -> Iterator[tuple[str, str, "Scored"]]:
+    first = 1
+    while some := list(islice(pairs, PAIRS_AT_ONCE)):
+        sources, targets = [source for source, _ in some], [target for _, target in some]
+        try:
+            scored = translator.score(sources, targets, alpha=alpha)
+        except DragomanError as error:
+            counted = f", counted from line {first}" if first > 1 else ""
+            raise DragomanError(f"{spec}: {error}{counted}") from None
+        yield from zip(sources, targets, scored, strict=True)
+        first += len(some)
+
+
+def _json_line(number: int, source: str, target: str, scored: "Scored") -> str:
+    return json_line(
+        {
+            "line": number,
+            "source": source,
+            "target": target,
+            "log_probability": scored.log_probability,
+            "score": scored.score,
+            "tokens": scored.tokens,
+            "token_scores": scored.token_scores,
+        }
+    )

@@ -1,0 +1,160 @@
+"""``dragoman translate``: lines in, as many lines out, in order, each as soon as it is translated."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from dragoman.cli.options import Alpha, Beam, Device, MaxLength, ModelPath, Quiet
+from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, hush, json_line, notify, one_line, open_descriptor, open_output
+from dragoman.data.formats.lines import COMPRESSED, decode_line, read_lines
+from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.decoding.translate import Translation
+
+
+def translate(
+    model: ModelPath,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            show_default=False,
+            help="Text in UTF-8, one sentence a line, plain or .gz, .xz, .zst; - is standard input. Default: standard input.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where translations go; - is standard output. Default: standard output."),
+    ] = None,
+    beam: Beam = None,
+    alpha: Alpha = None,
+    n_best: Annotated[
+        int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam. Default: 1.")
+    ] = 1,
+    scores: Annotated[
+        bool,
+        typer.Option("--scores", help="Put the score (log-probability over the length penalty) and a tab before each line."),
+    ] = False,
+    max_length: MaxLength = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Write one JSON object for each line: text, scores, tokens and, with --n-best, alternatives.")
+    ] = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Translate text: n lines in, n lines out, in order.
+
+    Only LF or CRLF ends a line. Answers are written as soon as the lines that have arrived are translated, so a program that keeps the
+    pipe open gets an answer for each line it sends. An empty line gives an empty line.
+
+    With --n-best N each translation is a line `NUMBER<tab>SCORE<tab>TEXT`, where NUMBER is the input line, from 1. A line break of any
+    kind inside a translation is written as a space; --json keeps the text as it is. With -o the file appears when all is done.
+    """
+    if quiet:
+        hush()
+    files = files or [Path("-")]
+    _check_files(files)
+    from dragoman.decoding.translate import Translator
+
+    translator = Translator.load(model, device=device)
+    write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
+    done = 0
+    with open_output(output) as stream:
+        for chunk in _texts(files):
+            translations = translator.translate(chunk, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, first_line=done + 1)
+            for line, translation in enumerate(translations, start=done + 1):
+                write(stream, line, translation)
+            stream.flush()
+            done += len(chunk)
+
+
+def _texts(files: list[Path]) -> Iterator[list[str]]:
+    """The lines of all files, in groups that have arrived together; a fault is raised after the lines before it have been given."""
+    for path in files:
+        if str(path) == "-":
+            _check_standard_input()
+            yield from _decoded(arriving_lines(0, "standard input"), "standard input")
+        elif path.suffix in COMPRESSED:
+            yield from _grouped(read_lines(path))
+        else:
+            with open_descriptor(path) as descriptor:
+                yield from _decoded(arriving_lines(descriptor, str(path)), str(path))
+
+
+def _check_files(files: list[Path]) -> None:
+    for path in files:
+        if str(path) != "-" and not path.exists():
+            raise DragomanError(f"{path}: no such file; give text files, or - for standard input")
+
+
+def _check_standard_input() -> None:
+    if sys.stdin is None:
+        raise DragomanError("standard input is closed; give a file, or redirect text into the command")
+    if sys.stdin.isatty():
+        notify("type or paste text, one sentence a line; Ctrl-D ends")
+
+
+def _decoded(groups: Iterable[list[bytes]], place: str) -> Iterator[list[str]]:
+    number = 0
+    for group in groups:
+        texts = []
+        try:
+            for raw in group:
+                number += 1
+                texts.append(decode_line(raw, place, number))
+        except DragomanError:
+            if texts:
+                yield texts
+            raise
+        yield texts
+
+
+def _grouped(lines: Iterator[str]) -> Iterator[list[str]]:
+    texts: list[str] = []
+    size = 0
+    try:
+        for line in lines:
+            texts.append(line)
+            size += len(line)
+            if size >= CHUNK_BYTES:
+                yield texts
+                texts, size = [], 0
+    except DragomanError:
+        if texts:
+            yield texts
+        raise
+    if texts:
+        yield texts
+
+
+def _write_text(stream: TextIO, number: int, translation: "Translation") -> None:
+    stream.write(f"{one_line(translation.text)}\n")
+
+
+def _write_scores(stream: TextIO, number: int, translation: "Translation") -> None:
+    stream.write(f"{translation.score:.6f}\t{one_line(translation.text)}\n")
+
+
+def _write_n_best(stream: TextIO, number: int, translation: "Translation") -> None:
+    for each in (translation, *translation.alternatives):
+        stream.write(f"{number}\t{each.score:.6f}\t{one_line(each.text)}\n")
+
+
+def _write_json(stream: TextIO, number: int, translation: "Translation") -> None:
+    alternatives = [_record(each) for each in translation.alternatives]
+    stream.write(json_line({"line": number, **_record(translation), "alternatives": alternatives}))
+
+
+def _record(translation: "Translation") -> dict[str, Any]:
+    return {
+        "text": translation.text,
+        "score": translation.score,
+        "log_probability": translation.log_probability,
+        "tokens": translation.tokens,
+        "token_scores": translation.token_scores,
+        "reached_limit": translation.reached_limit,
+    }

@@ -1,0 +1,149 @@
+"""The command line as a whole: quick help, verbs imported only when used, exit statuses, one line for an error."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import dragoman as package
+from command_line import COMMAND, dragoman, environment
+from dragoman.cli import VERBS, main
+
+HEAVY = ("torch", "transformers", "tokenizers", "sacrebleu", "numpy", "safetensors")
+EXPORTS = (
+    *("load", "Translator", "Translation", "Transformer", "ModelConfig", "Config", "Bundle", "load_bundle", "Tokenizer", "build_model"),
+    "__version__",
+)
+
+
+def imported_after(code: str) -> set[str]:
+    """Names of HEAVY that a fresh interpreter holds after ``code``."""
+    names = f"[name for name in {HEAVY} if name in sys.modules]"
+    probe = f"import json, sys\ntry:\n    {code}\nexcept SystemExit:\n    pass\nprint(json.dumps({names}), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env=environment(), timeout=60, check=True)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "code", ["import dragoman", "from dragoman.cli import main; main(['--help'])", "from dragoman.cli import main; main(['presets'])"]
+)
+def test_nothing_heavy_is_imported_before_it_is_needed(code: str) -> None:
+    assert imported_after(code) == set()
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("train", "demo")])
+def test_the_help_of_a_verb_needs_no_model_code(verb: str) -> None:
+    assert not imported_after(f"from dragoman.cli import main; main(['{verb}', '--help'])") & {"torch", "transformers"}
+
+
+def test_help_takes_less_than_two_fifths_of_a_second() -> None:
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        done = dragoman("--help")
+        times.append(time.perf_counter() - start)
+    assert done.returncode == 0
+    assert all(f"  {verb} " in done.stdout.decode() for verb in VERBS)
+    assert min(times) < 0.4
+
+
+def test_the_installed_command_is_the_module() -> None:
+    script = Path(sys.executable).with_name("dragoman")
+    if not script.exists():
+        pytest.skip("the package is not installed as a command")
+    answers = [subprocess.run([*command, "--version"], capture_output=True, text=True).stdout for command in ([script], COMMAND)]
+    assert answers == [f"dragoman {package.__version__}\n"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["nonesuch"], "nonesuch"),
+        (["--nonesuch"], "--nonesuch"),
+        (["translate"], "MODEL"),
+        (["evaluate", "m"], "--test"),
+        (["translate", "m", "--beam", "0"], "--beam"),
+        (["translate", "m", "--beam", "many"], "--beam"),
+        (["average", "run", "--out", "o"], "--last"),
+        (["presets", "nonesuch"], "base, A-h1"),
+        (["evaluate", "m", "--test", "t", "--tokenize", "13b"], "zh"),
+        (["evaluate", "m", "--test", "t", "--output", "-"], "file"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_status_2(arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dragoman: ")
+    assert err.count("\n") == 1
+    assert fault in err
+
+
+@pytest.mark.parametrize("verb", ["translate", "evaluate", "score", "inspect", "average"])
+def test_a_missing_model_is_one_line_and_status_1(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = {"evaluate": ["--test", "t"], "score": ["--test", "t"], "average": ["--last", "2", "--out", str(tmp_path / "o")]}
+    assert main([verb, str(tmp_path / "nowhere"), *more.get(verb, [])]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dragoman: ")
+    assert err.count("\n") == 1
+    assert "nowhere" in err
+
+
+def test_no_verb_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "translate" in err
+
+
+def test_every_option_has_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for verb in VERBS:
+        if verb in ("train", "demo"):
+            continue
+        assert main([verb, "--help"]) == 0
+        options = capsys.readouterr().out.split("Options:\n")[1].splitlines()
+        starts = [line for line in options if line.startswith("  -")]
+        assert starts
+        assert [line for line in starts if len(line.split("  ", 2)[-1].split()) < 3 and len(line) < 40] == []
+
+
+def test_alpha_says_its_formula_and_direction(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["translate", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "log-probability / ((5 + n) / 6)^alpha" in text
+    assert "Larger favours longer output" in text
+
+
+def test_presets_are_exact_and_big_has_its_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    counts = {name: row["parameters"] for name, row in rows.items() if row["vocabulary"] == 40_960}
+    published = {"base": 65_110_016, "B-dk16": 58_018_304, "C-N2": 35_684_352, "C-d1024": 167_944_192, "big": 218_300_416}
+    assert {name: counts[name] for name in published} == published
+    stated = [row for row in rows.values() if row["paper_millions"] and row["name"] != "big"]
+    assert len(stated) >= 10
+    assert all(round(row["parameters"] / 1e6) == row["paper_millions"] for row in stated)
+    assert rows["big"]["paper_millions"] == 213
+    assert "fits no convention" in rows["big"]["note"]
+
+    assert main(["presets", "big", "--vocabulary", "37000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == 214_245_376
+
+    assert main(["presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("base ") and "65,110,016" in line for line in lines) == 1
+    assert any(line.startswith("big: ") and "213" in line for line in lines)
+
+
+def test_public_names_come_lazily() -> None:
+    assert set(EXPORTS) <= set(package.__all__)
+    assert set(EXPORTS) <= set(dir(package))
+    assert {name for name in EXPORTS if getattr(package, name, None) is None} == set()
+    assert package.load_bundle.__module__ == "dragoman.bundle"
+    with pytest.raises(AttributeError, match="nonesuch"):
+        _ = package.nonesuch  # type: ignore[attr-defined]
