@@ -145,7 +145,7 @@ def test_damaged_weights_are_an_error() -> None:
             log_probs, state = super().next(tokens, state)
             return log_probs * math.nan, state
 
-    with pytest.raises(DragomanError, match=r"sentence 1 .* weights are damaged"):
+    with pytest.raises(DragomanError, match="weights are damaged"):
         search(Broken(start={"A": 1.0}, A={"$": 1.0}), [5, 5], beam=3)
 
 

@@ -56,6 +56,7 @@ class _Live:
         return _Live(*(getattr(self, field.name)[kept] for field in fields(self)))
 
 
+@torch.inference_mode()
 def beam_search(
     model: StepModel[State],
     source: Tensor,
@@ -73,11 +74,13 @@ def beam_search(
 
     source (B, S) ids; source_mask (B, S), True at tokens; ``max_lengths`` the most target tokens of each sentence, end token included.
     ``banned`` ids are never generated, while scores stay the model's own. Fewer than ``n_best`` come back only where fewer exist.
-    Raises UsageError for an ``n_best`` that is not between 1 and ``beam`` or a length below 1, DragomanError for a sentence that has no
-    output of positive probability.
+    Raises UsageError for an ``n_best`` that is not between 1 and ``beam``, an ``alpha`` beyond ±10 or a length below 1, and DragomanError
+    for a sentence without any output of positive probability.
     """
     if not 1 <= n_best <= beam:
         raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+    if not -10 <= alpha <= 10:
+        raise UsageError(f"alpha={alpha} is not between -10 and 10; the paper's value is 0.6")
     if min(max_lengths, default=1) < 1:
         raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
@@ -94,9 +97,7 @@ def beam_search(
         state = _reorder(model, state, rows, len(tokens))
         tokens = live.tokens[..., -1].flatten()  # (N,)
     if not all(finished):
-        raise DragomanError(
-            f"sentence {finished.index([]) + 1} of the batch has no output of positive probability: the weights are damaged"
-        )
+        raise DragomanError("a sentence has no output of positive probability: the model's weights are damaged; use an undamaged copy")
     return finished
 
 

@@ -32,20 +32,23 @@ class StepModel(Protocol[State]):
         ...
 
 
-class TransformerStep:
+class TransformerStep(StepModel[Cache]):
     """A `Transformer` as a `StepModel`: each step computes one position and looks the earlier ones up in the cache."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
 
     def start(self, source: Tensor, source_mask: Tensor) -> Cache:
+        """The encoder's output, projected once for every decoder layer."""
         return self.model.start(self.model.encode(source, source_mask), source_mask)
 
     def next(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+        """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the cache with it."""
         hidden, state = self.model.step(tokens[:, None], state)  # (N, 1, D)
         return self.model.project(hidden[:, 0]).float().log_softmax(-1), state  # (N, V)
 
     def reorder(self, state: Cache, rows: Tensor) -> Cache:
+        """The cache of the given rows (M,)."""
         return state.reorder(rows)
 
 
@@ -57,19 +60,22 @@ class Recomputed(NamedTuple):
     target: Tensor
 
 
-class RecomputingStep:
+class RecomputingStep(StepModel[Recomputed]):
     """The same without a cache: every step runs the decoder over the whole target again. The plain definition that the cache must equal."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
 
     def start(self, source: Tensor, source_mask: Tensor) -> Recomputed:
+        """The encoder's output and no target tokens."""
         return Recomputed(self.model.encode(source, source_mask), source_mask, source.new_empty(len(source), 0))
 
     def next(self, tokens: Tensor, state: Recomputed) -> tuple[Tensor, Recomputed]:
+        """The decoder over every token so far and these (N,). Returns log-probabilities (N, V) after the last."""
         state = state._replace(target=torch.cat((state.target, tokens[:, None]), 1))  # (N, T + 1)
         hidden = self.model.decode(state.target, state.memory, state.source_mask)  # (N, T + 1, D)
         return self.model.project(hidden[:, -1]).float().log_softmax(-1), state  # (N, V)
 
     def reorder(self, state: Recomputed, rows: Tensor) -> Recomputed:
+        """The memory and tokens of the given rows (M,)."""
         return Recomputed(*(part.index_select(0, rows) for part in state))

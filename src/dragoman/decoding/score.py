@@ -1,0 +1,96 @@
+"""The log-probability that a model gives to translations that are already there.
+
+Shapes:  B pairs   S, T source and target tokens, end token included   D = d_model   V target vocabulary
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from dragoman.bundle import Bundle
+from dragoman.data.batching import ordered_batches
+from dragoman.decoding.beam import length_penalty
+from dragoman.errors import DragomanError
+from dragoman.model import Transformer
+
+_POSITIONS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a model thinks of a given translation: natural log-probabilities, the end token's included.
+
+    ``tokens`` and ``token_scores`` run in parallel; ``log_probability`` is the sum; ``score`` is the sum over the length penalty.
+    """
+
+    tokens: tuple[str, ...]
+    token_scores: tuple[float, ...]
+    log_probability: float
+    score: float
+
+
+def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_input: Tensor, target_output: Tensor) -> Tensor:
+    """log P(target_output[t] | source, target_input[0 … t]), float32 (B, T).
+
+    source (B, S) and its mask, True at tokens; target_input (B, T) begins with the start token; target_output (B, T) ends with the end.
+    """
+    hidden = model.decode(target_input, model.encode(source, source_mask), source_mask).flatten(0, 1)  # (B·T, D)
+    tokens = target_output.flatten()  # (B·T,)
+    parts = []
+    # In parts, because logits are far wider than hidden states.
+    for start in range(0, len(tokens), _POSITIONS_AT_ONCE):
+        here = slice(start, start + _POSITIONS_AT_ONCE)
+        log_probs = model.project(hidden[here]).float().log_softmax(-1)  # (positions, V)
+        parts.append(log_probs.gather(1, tokens[here, None])[:, 0])
+    return torch.cat(parts).view(target_output.shape)  # (B, T)
+
+
+def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, alpha: float, batch_tokens: int) -> list[Scored]:
+    """The score of each target as the translation of its source, in order.
+
+    Raises DragomanError when the counts differ, or for a pair with more tokens than the model has positions: nothing is cut.
+    """
+    if len(sources) != len(targets):
+        raise DragomanError(f"{len(sources)} sources but {len(targets)} targets; each target needs the source it translates")
+    source_tokenizer, target_tokenizer = bundle.source_tokenizer, bundle.target_tokenizer
+    source_ids = [[*ids, source_tokenizer.eos] for ids in source_tokenizer.encode_batch(sources)]
+    target_ids = [[*ids, target_tokenizer.eos] for ids in target_tokenizer.encode_batch(targets)]
+    lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
+    for number, length in enumerate(lengths, start=1):
+        if length > bundle.model.max_positions:
+            raise DragomanError(
+                f"pair {number} has {length} tokens on its longer side and the model takes {bundle.model.max_positions}; shorten the pair"
+            )
+    device = bundle.model.output.weight.device
+    scored: dict[int, Scored] = {}
+    for batch in batches_of(lengths, batch_tokens=batch_tokens):
+        source, source_mask = pad_rows([source_ids[place] for place in batch], pad=source_tokenizer.pad, device=device)
+        target, _ = pad_rows([target_ids[place] for place in batch], pad=target_tokenizer.pad, device=device)
+        target_input = torch.cat((torch.full_like(target[:, :1], target_tokenizer.bos), target[:, :-1]), 1)  # (B, T)
+        for place, row in zip(batch, score_pairs(bundle.model, source, source_mask, target_input, target).tolist(), strict=True):
+            ids = target_ids[place]
+            total = sum(row[: len(ids)])
+            tokens = tuple(target_tokenizer.token(token) for token in ids)
+            scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
+    return [scored[place] for place in range(len(sources))]
+
+
+def batches_of(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
+    """Places 0, 1, … of sequences with these lengths in batches of similar length: at most ``batch_tokens`` tokens each, padding counted.
+
+    A sequence longer than that is a batch of its own.
+    """
+    as_array = np.asarray(lengths, dtype=np.int64)
+    longest = int(as_array.max(initial=1))
+    return [batch.tolist() for batch in ordered_batches(as_array, as_array, batch_tokens=max(batch_tokens, longest))]
+
+
+def pad_rows(rows: Sequence[Sequence[int]], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of ids as one tensor (B, S), padded at the right, and its mask (B, S), True at tokens."""
+    padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
+    lengths = torch.tensor([len(row) for row in rows])
+    return padded.to(device), (torch.arange(padded.size(1)) < lengths[:, None]).to(device)

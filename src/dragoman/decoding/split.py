@@ -1,0 +1,62 @@
+"""Text that is longer than the model's positions, in pieces that are not: cut where a reader would pause."""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dragoman.errors import DragomanError
+
+# Places to cut, the best first; what matches is the white space between two pieces.
+_CUTS = [
+    re.compile(pattern)
+    for pattern in (
+        r"(?<=[.!?…؟۔।])\s+|(?<=[.!?…][\"'”’»)\]])\s+|(?<=[。！？])(?![」』”’）])\s*|(?<=[。！？][」』”’）])\s*",  # sentences
+        r"(?<=[,;:،؛–—])\s+|(?<=[，、；：])\s*",  # clauses
+        r"\s+",  # words
+    )
+]
+# A character of these kinds (accents, joiners, skin tones) belongs to the one before it.
+_DEPENDENT = {"Mn", "Mc", "Me", "Cf", "Sk"}
+_JOINER = "\u200d"
+
+
+class Piece(NamedTuple):
+    """A part of a text and the white space that follows it there."""
+
+    text: str
+    separator: str
+
+
+def split_text(text: str, *, fits: Callable[[str], bool]) -> list[Piece]:
+    """``text`` without white space at its ends, in pieces that fit, nothing left out and as few cuts as halving makes.
+
+    A text that does not fit is cut in two near its middle: between sentences if it has any, else clauses, words, or characters.
+    Raises DragomanError for a single character that does not fit.
+    """
+    text = text.strip()
+    if fits(text):
+        return [Piece(text, "")]
+    start, end = _cut(text)
+    left, right = split_text(text[:start], fits=fits), split_text(text[end:], fits=fits)
+    return [*left[:-1], Piece(left[-1].text, text[start:end]), *right]
+
+
+def _cut(text: str) -> tuple[int, int]:
+    """Where the left part ends and the right part begins."""
+    if len(text) < 2:
+        raise DragomanError(f"the character {text!r} alone has more tokens than the model has positions; use a model with more")
+
+    def from_middle(span: tuple[int, int]) -> int:
+        return abs(sum(span) - len(text))
+
+    for pattern in _CUTS:
+        spans = [match.span() for match in pattern.finditer(text) if match.start() > 0 and match.end() < len(text)]
+        if spans:
+            return min(spans, key=from_middle)
+    places = [(place, place) for place in range(1, len(text))]
+    return min([span for span in places if _may_part(text, span[0])] or places, key=from_middle)
+
+
+def _may_part(text: str, place: int) -> bool:
+    return unicodedata.category(text[place]) not in _DEPENDENT and text[place - 1] != _JOINER

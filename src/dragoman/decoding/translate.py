@@ -1,0 +1,180 @@
+"""Text in, translations out: tokenizer, batches, beam search, and text again (Section 6.1)."""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from dragoman.bundle import Bundle, load_bundle
+from dragoman.decoding.beam import Hypothesis, beam_search, length_penalty
+from dragoman.decoding.score import Scored, batches_of, pad_rows, score_texts
+from dragoman.decoding.split import split_text
+from dragoman.decoding.step import TransformerStep
+from dragoman.errors import UsageError
+
+_log = logging.getLogger("dragoman")
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation with what the model thinks of it: natural log-probabilities.
+
+    ``tokens`` (the end token last) and ``token_scores`` run in parallel; ``log_probability`` is the sum of the scores; ``score`` is that
+    sum over the length penalty ((5 + n) / 6)^α of the n tokens. ``reached_limit``: it has the most tokens allowed, so its end may be
+    forced. ``alternatives`` are the next best, without alternatives of their own. A text that had to be translated in pieces has the
+    tokens of all of them, each with its end token, and its i-th alternative joins the pieces' i-th.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    score: float
+    log_probability: float
+    token_scores: tuple[float, ...]
+    reached_limit: bool
+    alternatives: tuple["Translation", ...] = ()
+
+
+class _Part(NamedTuple):
+    """What the model gets at once, a line or a piece of one: ids with the end token, and the white space that follows."""
+
+    ids: list[int]
+    separator: str
+
+
+class Translator:
+    """A bundle at work: `translate` and `score`. The model computes in evaluation mode and is left in the mode it had."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "auto") -> "Translator":
+        """The translator of a run folder, checkpoint or bundle, on a device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
+
+        Raises DragomanError for what is wrong with the model, or a device that is not there.
+        """
+        return cls(load_bundle(path, device=pick_device(device)))
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        max_length: int | None = None,
+        batch_tokens: int = 4096,
+        first_line: int = 1,
+    ) -> list[Translation]:
+        """The translation of each text, in order; an empty text, or one of white space, gives an empty one.
+
+        ``beam`` and ``alpha`` are the bundle's own when not given; ``max_length`` is the most target tokens, end token included, the
+        source's tokens plus the bundle's extra_length when not given, and never more than the model's positions. A batch has at most
+        ``batch_tokens`` source tokens. A text too long for the model is translated in pieces, which are joined with the white space that
+        was between them; a warning names its line, counted from ``first_line``. Raises UsageError for impossible settings.
+        """
+        settings = self.bundle.config.decoding
+        alpha = settings.alpha if alpha is None else alpha
+        beam = settings.beam if beam is None else beam
+        parts = self._parts(texts, first_line)
+        all_ids = [part.ids for line in parts for part in line]
+        found = iter(self._search(all_ids, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, batch_tokens=batch_tokens))
+        return [self._translation([(next(found), part.separator) for part in line], alpha) for line in parts]
+
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], *, alpha: float | None = None, batch_tokens: int = 4096
+    ) -> list[Scored]:
+        """What the model thinks of given translations: each target after its source, the end token included.
+
+        Raises DragomanError when the counts differ or a pair is longer than the model's positions.
+        """
+        alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
+        with self._evaluating():
+            return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens)
+
+    def _parts(self, texts: Sequence[str], first_line: int) -> list[list[_Part]]:
+        """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
+        tokenizer = self.bundle.source_tokenizer
+        limit = self.bundle.model.max_positions - 1
+        lines: list[list[_Part]] = []
+        for number, (text, ids) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True), start=first_line):
+            if not ids or not text.strip():
+                lines.append([])
+            elif len(ids) <= limit:
+                lines.append([_Part([*ids, tokenizer.eos], "")])
+            else:
+                pieces = split_text(text, fits=lambda piece: len(tokenizer.encode(piece)) <= limit)
+                lines.append([_Part([*tokenizer.encode(piece), tokenizer.eos], separator) for piece, separator in pieces])
+                notice = "line %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
+                _log.warning(notice, number, len(ids), limit, len(pieces))
+        return lines
+
+    def _search(
+        self, sources: list[list[int]], *, beam: int, alpha: float, n_best: int, max_length: int | None, batch_tokens: int
+    ) -> list[list[Hypothesis]]:
+        """The n best hypotheses of each source, in order."""
+        model, target = self.bundle.model, self.bundle.target_tokenizer
+        extra = self.bundle.config.decoding.extra_length
+        # Rows of the embedding beyond the tokenizer's entries have no text.
+        banned = (target.pad, target.bos, *range(len(target), self.bundle.config.model.target_vocabulary))
+        found: dict[int, list[Hypothesis]] = {}
+        with self._evaluating():
+            for batch in batches_of([len(ids) for ids in sources], batch_tokens=batch_tokens):
+                rows = [sources[place] for place in batch]
+                source, source_mask = pad_rows(rows, pad=self.bundle.source_tokenizer.pad, device=model.output.weight.device)
+                longest = [len(ids) + extra if max_length is None else max_length for ids in rows]
+                hypotheses = beam_search(
+                    TransformerStep(model), source, source_mask, bos=target.bos, eos=target.eos, banned=banned,
+                    beam=beam, alpha=alpha, max_lengths=[min(length, model.max_positions) for length in longest], n_best=n_best,
+                )  # fmt: skip
+                found.update(zip(batch, hypotheses, strict=True))
+        return [found[place] for place in range(len(sources))]
+
+    def _translation(self, parts: list[tuple[list[Hypothesis], str]], alpha: float) -> Translation:
+        """One translation of all parts of a text, each with its n best hypotheses and the white space after it."""
+        ranks = min((len(hypotheses) for hypotheses, _ in parts), default=1)
+        best, *others = [self._joined([(hypotheses[rank], space) for hypotheses, space in parts], alpha) for rank in range(ranks)]
+        return replace(best, alternatives=tuple(others))
+
+    def _joined(self, parts: list[tuple[Hypothesis, str]], alpha: float) -> Translation:
+        tokenizer = self.bundle.target_tokenizer
+        ids = [token for hypothesis, _ in parts for token in hypothesis.tokens]
+        log_probability = math.fsum(hypothesis.log_probability for hypothesis, _ in parts)
+        return Translation(
+            text="".join(tokenizer.decode(hypothesis.tokens) + space for hypothesis, space in parts),
+            tokens=tuple(tokenizer.token(token) for token in ids),
+            score=log_probability / length_penalty(len(ids), alpha),
+            log_probability=log_probability,
+            token_scores=tuple(score for hypothesis, _ in parts for score in hypothesis.token_scores),
+            reached_limit=any(hypothesis.reached_limit for hypothesis, _ in parts),
+        )
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Evaluation mode without gradients; afterwards the mode the model had, which a training loop still needs."""
+        model = self.bundle.model
+        training = model.training
+        model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            model.train(training)
+
+
+def pick_device(name: str) -> str:
+    """The device that a name means; auto is a GPU where there is one. Raises UsageError for a name or a device that does not exist here."""
+    has_mps = torch.backends.mps.is_available()
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdecimal()):
+        raise UsageError(f"device={name}: no such device; give auto, cpu, cuda, cuda:N or mps")
+    if (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()) or (kind == "mps" and not has_mps):
+        raise UsageError(f"device={name}: this machine, or this build of PyTorch, has no such GPU; use cpu or auto")
+    return name

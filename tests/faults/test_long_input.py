@@ -1,0 +1,111 @@
+"""Reported faults of long-input (B13): a line beyond the model's positions is translated in pieces, said so, and harms nobody."""
+
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.decoding.split import Piece, split_text
+from dragoman.decoding.translate import Translator
+from dragoman.errors import DragomanError
+from small_bundles import fx_rand, make_bundle, random_sentences
+
+POSITIONS = 32
+
+
+@pytest.fixture
+def notices(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the program says while the test runs, whatever a command line has done to its logger before."""
+    monkeypatch.setattr(logging.getLogger("dragoman"), "propagate", True)
+    caplog.set_level(logging.WARNING, logger="dragoman")
+    return caplog
+
+
+@pytest.mark.parametrize("length", [33, 100])
+def test_b13_a_long_line_between_short_ones(length: int, notices: pytest.LogCaptureFixture) -> None:
+    translator = Translator(fx_rand(seed=2, max_positions=POSITIONS))
+    first, last = random_sentences(2, seed=4)
+    long = " ".join(random_sentences(100, longest=1, seed=8)[:length])
+    found = translator.translate([first, long, last], first_line=41)
+    assert len(found) == 3
+    for translation, without in zip((found[0], found[2]), translator.translate([first, last]), strict=True):
+        assert translation.text == without.text
+        assert translation.score == pytest.approx(without.score, abs=1e-4)
+    assert [record.message for record in notices.records] == [
+        f"line 42: {length} tokens exceed the model's limit of {POSITIONS - 1}; translated in {2 if length == 33 else 4} pieces"
+    ]
+    pieces = split_text(long, fits=lambda text: len(text.split()) < POSITIONS)
+    alone = translator.translate([piece.text for piece in pieces])
+    assert found[1].text == "".join(translation.text + piece.separator for translation, piece in zip(alone, pieces, strict=True))
+    assert found[1].log_probability == pytest.approx(sum(translation.log_probability for translation in alone), abs=1e-3)
+    assert found[1].tokens.count("</s>") == len(pieces)
+
+
+def test_b13_the_longest_line_that_fits_is_not_split(notices: pytest.LogCaptureFixture) -> None:
+    translator = Translator(fx_rand(seed=2, max_positions=POSITIONS))
+    (translation,) = translator.translate([" ".join(["ona"] * (POSITIONS - 1))])
+    assert len(translation.tokens) <= POSITIONS
+    assert notices.records == []
+
+
+def test_b13_a_run_without_spaces_is_translated_whole(notices: pytest.LogCaptureFixture) -> None:
+    tokenizer = Tokenizer.train(["ona bek"], kind="bpe", vocabulary_size=264)
+    translator = Translator(make_bundle(tokenizer, tokenizer, max_positions=POSITIONS))
+    (translation,) = translator.translate(["🐟" * 40], beam=1)
+    pieces = split_text("🐟" * 40, fits=lambda text: len(tokenizer.encode(text)) < POSITIONS)
+    assert translation.tokens.count("</s>") == len(pieces) == 8
+    assert len(notices.records) == 1
+
+
+texts = st.text(st.sampled_from("ab.!?,;: \u00a0\u2028。、」é\u0301👍🏽\u200d"), max_size=300)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=texts, limit=st.integers(1, 40))
+def test_pieces_fit_and_nothing_is_lost(text: str, limit: int) -> None:
+    pieces = split_text(text, fits=lambda piece: len(piece) <= limit)
+    assert "".join(piece.text + piece.separator for piece in pieces) == text.strip()
+    assert all(len(piece.text) <= limit for piece in pieces)
+    if len(pieces) > 1:
+        assert all(piece.text.strip() == piece.text != "" for piece in pieces)
+        assert all(piece.separator.strip() == "" for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "pieces"),
+    [
+        ("One two. Three, four five.", 18, [("One two.", " "), ("Three, four five.", "")]),
+        ("One two three, four five.", 18, [("One two three,", " "), ("four five.", "")]),
+        ("One two \t three four", 12, [("One two", " \t "), ("three four", "")]),
+        ('He said "Go!" She went.', 15, [('He said "Go!"', " "), ("She went.", "")]),
+        ("我们走。你们来，好吗？", 8, [("我们走。", ""), ("你们来，好吗？", "")]),
+        ("「行こう。」と言った", 8, [("「行こう。」", ""), ("と言った", "")]),
+        ("3.14 is.not two sentences", 13, [("3.14 is.not", " "), ("two sentences", "")]),
+        ("aaaaaa", 4, [("aaa", ""), ("aaa", "")]),
+        ("ee\u0301e", 3, [("e", ""), ("e\u0301e", "")]),
+        ("x👩\u200d🚀y", 4, [("x", ""), ("👩\u200d🚀y", "")]),
+    ],
+)
+def test_cuts_come_where_a_reader_pauses(text: str, limit: int, pieces: list[tuple[str, str]]) -> None:
+    assert split_text(text, fits=lambda piece: len(piece) <= limit) == [Piece(*piece) for piece in pieces]
+
+
+def test_splitting_stays_quick_on_a_book() -> None:
+    encoded = 0
+
+    def fits(piece: str) -> bool:
+        nonlocal encoded
+        encoded += len(piece)
+        return len(piece) <= 1000
+
+    text = "A sentence of some words, and a clause. " * 5_000
+    pieces = split_text(text, fits=fits)
+    assert len(pieces) > 200
+    assert encoded < 15 * len(text)  # the depth of halving, not the number of pieces
+
+
+def test_a_character_that_cannot_fit_is_refused() -> None:
+    with pytest.raises(DragomanError, match="'🐟' alone has more tokens"):
+        split_text("a 🐟", fits=lambda piece: len(piece.encode()) <= 3)
