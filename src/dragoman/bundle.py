@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dragoman.config import Config, merge
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder, write_file
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
@@ -139,7 +139,9 @@ def _read_config(folder: Path) -> tuple[Config, dict[str, Any]]:
         return merge(Config().model_dump(), document["config"], place=str(path)), document.get("info", {})
     except OSError as error:
         raise DragomanError(f"{path}: cannot read the model's settings: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UsageError as error:
+        raise DragomanError(f"{error}; use an undamaged copy, or a Dragoman that knows these settings") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DragomanError(
             f"{path}: not the settings of a Dragoman model ({type(error).__name__}: {error}); use an undamaged copy"
         ) from None
@@ -202,7 +204,8 @@ def mark_checkpoint(run: Path, mark: str, checkpoint: Path) -> None:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """The run's whole checkpoints, oldest first."""
-    return sorted(folder for folder in (run / "checkpoints").glob("step-*") if (folder / "config.json").is_file())
+    whole = [folder for folder in (run / "checkpoints").glob("step-*") if (folder / "config.json").is_file()]
+    return sorted(whole, key=lambda folder: (len(folder.name), folder.name))  # steps beyond 999,999 have more digits
 
 
 def average_bundles(folders: Sequence[Path], out: Path) -> None:

@@ -12,6 +12,9 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
+        available = device.type in ("cpu", "cuda", "mps")
     except (RuntimeError, AssertionError):
-        raise UsageError(f"device {name!r} is not available here; give auto, cpu, cuda, cuda:N or mps") from None
+        available = False
+    if not available:
+        raise UsageError(f"device {name!r} is not available here; give auto, cpu, cuda, cuda:N or mps")
     return device

@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -14,7 +14,7 @@ import typer
 from dragoman.cli.options import Device, Quiet
 from dragoman.cli.streams import hush, notify
 from dragoman.config import Config
-from dragoman.errors import UsageError
+from dragoman.errors import DragomanError, UsageError
 from dragoman.presets import resolve_config
 
 if TYPE_CHECKING:
@@ -68,7 +68,10 @@ def train(
     training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision}
     if device != "auto":
         training["device"] = device
-    flags = {group: {key: value for key, value in values.items() if value} for group, values in (("data", data), ("training", training))}
+    flags = {
+        group: {key: value for key, value in values.items() if value is not None and value != []}
+        for group, values in (("data", data), ("training", training))
+    }
     if resume:
         settings = _resumed_settings(out, preset or config, overrides, flags)
     else:
@@ -113,13 +116,18 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
     from dragoman.model.build import build_model
     from dragoman.presets import count_parameters
     from dragoman.training.log import RunLog
-    from dragoman.training.run import create_run, prepare, update_run
+    from dragoman.training.run import create_run, discard_run, prepare, update_run
     from dragoman.training.trainer import Trainer, seed_everything
 
     device = pick_device(settings.training.device)
     if not resume:
         create_run(run, settings, sys.argv)
-    prepared = prepare(run, settings)
+    try:
+        prepared = prepare(run, settings)
+    except DragomanError:
+        if not resume:
+            discard_run(run)  # the same command must work once its data are mended
+        raise
     settings = prepared.config
     checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
     seed_everything(settings.training.seed)
@@ -144,7 +152,8 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
             with _interruptible(trainer) as received:
                 reason = trainer.train()
         except BaseException as error:
-            update_run(run, status="failed", error=str(error) or type(error).__name__)
+            with suppress(DragomanError):  # a full disk, say: the reason to be told is the first one
+                update_run(run, status="failed", error=str(error) or type(error).__name__)
             raise
         log.event("stop", step=trainer.progress.step, reason=reason)
         update_run(
@@ -166,7 +175,8 @@ def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
         trainer.interrupted = True
         for known in before:
             signal.signal(known, signal.SIG_DFL)
-        notify("finishing the step and saving; once more stops now")
+        with suppress(RuntimeError):  # the signal may come while a line is being written
+            notify("finishing the step and saving; once more stops now")
 
     for number in before:
         signal.signal(number, ask_to_stop)
@@ -203,8 +213,14 @@ def _say_farewell(log: Any, run: Path, trainer: "Trainer", reason: str) -> None:
         "patience": "no better evaluation for long enough",
         "interrupted": "interrupted",
     }[reason]
+    more = {
+        "max_steps": f" --max-steps {2 * progress.step}",
+        "max_minutes": f" --max-minutes {2 * (trainer.settings.max_minutes or 0):g}",
+        "patience": " --set training.patience=0",
+        "interrupted": "",
+    }[reason]
     best = f"; the best checkpoint is step {progress.best_step:,}" if progress.best_step else ""
     log.say(f"{why} at step {progress.step:,}{best}")
     log.say(f"  dragoman translate {run} < SOURCE_FILE")
     log.say(f"  dragoman evaluate {run} --test PATH")
-    log.say(f"  dragoman train --resume --out {run} --max-steps {2 * progress.step}")
+    log.say(f"  dragoman train --resume --out {run}{more}")

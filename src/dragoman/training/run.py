@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dragoman.bundle import load_tokenizers, save_tokenizers
+from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers
 from dragoman.config import Config, to_toml
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.lines import read_lines
@@ -50,6 +51,8 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         raise UsageError(f"{run}: already a run; continue it with --resume, or choose another --out")
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UsageError(f"{run}: not an empty folder; choose another --out")
+    if config.model.tie == "all" and not config.data.joint_vocabulary:
+        raise UsageError("model.tie='all' needs one vocabulary; set data.joint_vocabulary=true or model.tie=decoder")
     _data_files(config)
     try:
         (run / "checkpoints").mkdir(parents=True)
@@ -64,6 +67,12 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         "settings": config.model_dump(mode="json"),
     }
     update_run(run, status="preparing", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
+
+
+def discard_run(run: Path) -> None:
+    """Removes the folder of a run that has no checkpoint."""
+    if not list_checkpoints(run):
+        shutil.rmtree(run, ignore_errors=True)
 
 
 def update_run(run: Path, **facts: Any) -> None:
@@ -94,8 +103,6 @@ def prepare(run: Path, config: Config) -> Prepared:
     except DragomanError:
         source, target = _train_tokenizers(config)
         save_tokenizers(run, source, target)
-    if config.model.tie == "all" and source is not target:
-        raise UsageError("model.tie='all' needs one vocabulary; set data.joint_vocabulary=true or model.tie=decoder")
     corpus = _corpus(run / "corpus" / "train", data.train, config, source, target)
     validation = _corpus(run / "corpus" / "valid", data.valid, config, source, target) if data.valid else None
     sized = config.with_values(model={"source_vocabulary": len(source), "target_vocabulary": len(target), "pad": target.pad})

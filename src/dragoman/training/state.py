@@ -47,17 +47,17 @@ def load_state(folder: Path, optimizer: torch.optim.Optimizer) -> tuple[Progress
         document = json.loads((state / "progress.json").read_bytes())
         tensors = load((state / "tensors.safetensors").read_bytes())
         progress, facts = Progress(**document["progress"]), dict(document["facts"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, moment = name.split(".")
+                moments.setdefault(int(index), {})[moment] = value
+        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        torch.set_rng_state(tensors["random.cpu"])
+        if "random.cuda" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["random.cuda"])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise DragomanError(f"{state}: no whole training state to resume from ({error}); start a new run") from None
-    moments: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, moment = name.split(".")
-            moments.setdefault(int(index), {})[moment] = value
-    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-    torch.set_rng_state(tensors["random.cpu"])
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"])
     return progress, facts
 
 

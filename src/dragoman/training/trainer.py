@@ -86,8 +86,8 @@ class Trainer:
         """
         self.model.train()
         started = time.monotonic() - self.progress.seconds
-        if self.progress.step >= self.settings.max_steps:
-            return "max_steps"
+        if stop := self._limit():
+            return stop
         for window in self._windows():
             began = time.monotonic()
             norm = self._update(window)
@@ -97,8 +97,10 @@ class Trainer:
             stop = self._limit()
             if stop or self.progress.step % self.settings.log_every == 0:
                 self._report(norm)
-            if stop or self.progress.step % self.settings.evaluate_every == 0:
-                self._evaluate()
+            due = self.progress.step % self.settings.evaluate_every == 0
+            if due or stop:
+                if due or stop != "interrupted":  # else the resumed run would count an evaluation that an uninterrupted one has not
+                    self._evaluate()
                 self.progress.seconds = time.monotonic() - started
                 self._save()
                 patience = self.settings.patience
@@ -117,7 +119,7 @@ class Trainer:
         if changed:
             raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
         self.progress = progress
-        mark_checkpoint(self.run, "last", checkpoint)
+        self._mark(checkpoint)  # a run may be killed between a checkpoint and its marks
 
     def _windows(self) -> Iterator[list[Indices]]:
         """The batches of each update, from the place in the data on; a last window of an epoch may be short."""
@@ -137,7 +139,7 @@ class Trainer:
             self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
 
     def _update(self, window: list[Indices]) -> float:
-        """One step of Adam on the loss per target token of all the window's batches; returns the gradient's norm, 0 when not measured."""
+        """One step of Adam on the loss per target token of all the window's batches; returns the gradient's norm before clipping."""
         batches = [self._batch(self.corpus, indices) for indices in window]
         tokens = sum(int(batch.target_mask.sum()) for batch in batches)
         step = self.progress.step + 1
@@ -145,9 +147,11 @@ class Trainer:
             loss = self._loss(batch, epsilon=self.settings.label_smoothing)
             self.totals.add(loss, int(batch.target_mask.sum()))
             if not math.isfinite(self.totals.smoothed):
-                raise DragomanError(self._not_finite(step, batch))
+                raise DragomanError(self._not_finite("loss", step, [batch]))
             torch.autograd.backward(loss.smoothed / tokens)
-        norm = self._gradient_norm(step)
+        norm = self._clip()
+        if not math.isfinite(norm):
+            raise DragomanError(self._not_finite("gradient", step, batches))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step)
         self.optimizer.step()
@@ -163,11 +167,13 @@ class Trainer:
         real = batch.target_mask
         return output_loss(hidden[real], self.model.output.weight, batch.target_output[real], epsilon=epsilon, dtype=self.dtype)
 
-    def _gradient_norm(self, step: int) -> float:
-        clip = self.settings.clip_norm
-        if not clip and step % self.settings.log_every:
-            return 0.0
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip or math.inf).item()
+    def _clip(self) -> float:
+        """Scales the gradient down to clip_norm, where that is set; returns its norm before."""
+        parameters = list(self.model.parameters())
+        norm = torch.nn.utils.get_total_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
+        if self.settings.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.clip_norm, norm)
+        return norm.item()
 
     def _limit(self) -> str:
         if self.progress.step >= self.settings.max_steps:
@@ -220,10 +226,13 @@ class Trainer:
         save_bundle(
             replace(self.bundle, info=info), folder, also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts)
         )
-        mark_checkpoint(self.run, "last", folder)
-        if self.progress.best_step == self.progress.step:
-            mark_checkpoint(self.run, "best", folder)
+        self._mark(folder)
         self._tidy(folder)
+
+    def _mark(self, newest: Path) -> None:
+        mark_checkpoint(self.run, "last", newest)
+        if self.progress.best_step == self.progress.step:
+            mark_checkpoint(self.run, "best", newest)
 
     def _tidy(self, newest: Path) -> None:
         checkpoints = list_checkpoints(self.run)
@@ -235,6 +244,8 @@ class Trainer:
         for checkpoint in checkpoints:
             if checkpoint != newest:
                 shutil.rmtree(checkpoint / "state", ignore_errors=True)
+        for leftover in newest.parent.glob(".step-*"):  # of a process that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def _batch(self, corpus: Corpus, indices: Indices) -> Batch:
         tokenizer = self.bundle.target_tokenizer
@@ -244,11 +255,12 @@ class Trainer:
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
-    def _not_finite(self, step: int, batch: Batch) -> str:
-        lines = self.corpus.line_numbers[batch.pairs]
-        shown = ", ".join(str(line) for line in sorted(lines)[:8]) + (", …" if len(lines) > 8 else "")
+    def _not_finite(self, what: str, step: int, batches: list[Batch]) -> str:
+        lines = sorted(int(line) for batch in batches for line in self.corpus.line_numbers[batch.pairs])
+        shown = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
         return (
-            f"step {step}: the loss is not a finite number on lines {shown} of the training text; lower the learning rate or set clip_norm"
+            f"step {step}: the {what} is not a finite number on lines {shown} of the training text; lower the learning rate or set "
+            "training.clip_norm, then continue with --resume"
         )
 
 
