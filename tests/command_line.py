@@ -11,7 +11,7 @@ from dragoman.config import Config
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.model.build import build_model
 
-WORDS = "ona bek tilu rem sova kip dal nur lem pata gori mez"
+WORDS = "ona bek tilu rem sova kip dal élan ñu łąka 東京 🐟"
 COMMAND = (sys.executable, "-m", "dragoman")
 
 
@@ -31,7 +31,7 @@ def dragoman(
 
 def tiny_bundle(folder: Path, *, kind: str = "whitespace", joiner: str = "", max_positions: int = 64) -> Path:
     """A bundle of 1 + 1 layers with random weights: ``WORDS`` split at spaces, or bytes (``bpe``)."""
-    lines = [WORDS] if kind == "whitespace" else [WORDS, "élan ñu łąka 東京 🐟"]
+    lines = [WORDS, WORDS.replace("a", f"{joiner} a ")] if joiner else [WORDS]
     tokenizer = Tokenizer.train(lines, kind=kind, vocabulary_size=300 if kind == "bpe" else 40, joiner=joiner)  # type: ignore[arg-type]
     config = Config().with_values(
         model={

@@ -1,0 +1,224 @@
+"""evaluate, score, average and inspect at the command line, on models with random weights that are their own reference."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from command_line import tiny_bundle
+from dragoman.bundle import Bundle, load_bundle, mark_checkpoint, save_bundle
+from dragoman.cli import main
+from dragoman.decoding.translate import Translator
+from dragoman.errors import DragomanError
+from dragoman.evaluation.evaluate import evaluate_translator
+from dragoman.model.build import build_model
+
+SOURCES = ["ona bek", "tilu rem sova kip", "東京 🐟 dal", "kip"]
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line that must succeed, and returns what it printed."""
+
+    def run(*arguments: str | Path) -> str:
+        assert main([str(argument) for argument in arguments]) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bundle(tmp_path_factory.mktemp("models") / "words")
+
+
+@pytest.fixture(scope="module")
+def own(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prefix of a test set whose references are the model's own greedy translations."""
+    prefix = tmp_path_factory.mktemp("corpus") / "own"
+    texts = [translation.text for translation in Translator.load(model, device="cpu").translate(SOURCES, beam=1)]
+    assert all(texts)
+    prefix.with_suffix(".aa").write_text("".join(f"{line}\n" for line in SOURCES), encoding="utf-8")
+    prefix.with_suffix(".bb").write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
+    return prefix
+
+
+def test_a_model_agrees_with_itself(model: Path, own: Path, tmp_path: Path, run: Run) -> None:
+    document = json.loads(run("evaluate", model, "--test", own, "--beam", 1, "--output", tmp_path / "hyp", "--json"))
+    assert (document["sentences"], document["exact_match"]) == (4, 100.0)
+    assert document["bleu"] == pytest.approx(100.0)
+    assert document["chrf"] == pytest.approx(100.0)
+    assert "tok:13a" in document["bleu_signature"]
+    assert document["bleu_details"]["hypothesis_length"] == document["bleu_details"]["reference_length"]
+    assert document["seconds"] > 0
+    assert (tmp_path / "hyp").read_bytes() == own.with_suffix(".bb").read_bytes()
+
+    text = run("evaluate", model, "--test", own, "--beam", 1)
+    assert f"BLEU         100.00  {document['bleu_signature']}\n" in text
+    assert f"chrF         100.00  {document['chrf_signature']}\n" in text
+    assert "exact match  100.00  % of 4 sentences\n" in text
+
+
+def test_settings_of_an_evaluation_reach_it(model: Path, own: Path, tmp_path: Path, run: Run) -> None:
+    shouted = tmp_path / "shouted.bb"
+    shouted.write_text(own.with_suffix(".bb").read_text(encoding="utf-8").upper(), encoding="utf-8")
+    spec = f"{own}.aa,{shouted}"
+    mixed = json.loads(run("evaluate", model, "--test", spec, "--beam", 1, "--json"))
+    assert mixed["exact_match"] < 100
+    lowered = json.loads(run("evaluate", model, "--test", spec, "--beam", 1, "--json", "--lowercase", "--tokenize", "char"))
+    assert lowered["bleu"] == pytest.approx(100.0)
+    assert "case:lc" in lowered["bleu_signature"]
+    assert "tok:char" in lowered["bleu_signature"]
+
+    short = json.loads(run("evaluate", model, "--test", own, "--beam", 1, "--max-length", 2, "--json"))
+    assert short["bleu_details"]["hypothesis_length"] <= len(SOURCES)
+
+    twice = json.loads(run("evaluate", model, "--test", own, "--test", own, "--beam", 1, "--json"))
+    assert (twice["sentences"], twice["exact_match"]) == (8, 100.0)
+
+
+def test_segmented_references_count_as_plain_text(tmp_path: Path, run: Run) -> None:
+    model = tiny_bundle(tmp_path / "joined", joiner="@@")
+    best = Translator.load(model, device="cpu").translate(SOURCES)
+    segmented = [" ".join(translation.tokens[:-1]) for translation in best]
+    assert any("@@" in line for line in segmented)
+    (tmp_path / "t.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(SOURCES, segmented, strict=True)), encoding="utf-8")
+    document = json.loads(run("evaluate", model, "--test", tmp_path / "t.tsv", "--json"))
+    assert document["exact_match"] == 100.0
+
+
+def test_an_empty_test_set_is_refused(model: Path) -> None:
+    with pytest.raises(DragomanError, match="no pairs"):
+        evaluate_translator(Translator.load(model, device="cpu"), [])
+
+
+def test_given_translations_score_as_the_search_scored_them(model: Path, own: Path, tmp_path: Path, run: Run) -> None:
+    found = [json.loads(line) for line in run("translate", model, own.with_suffix(".aa"), "--beam", 1, "--json").splitlines()]
+    given = [json.loads(line) for line in run("score", model, "--test", own, "--json").splitlines()]
+    assert [record["line"] for record in given] == [1, 2, 3, 4]
+    assert [record["source"] for record in given] == SOURCES
+    for ours, theirs in zip(found, given, strict=True):
+        assert theirs["tokens"] == ours["tokens"]
+        assert theirs["token_scores"] == pytest.approx(ours["token_scores"], abs=1e-4)
+        assert theirs["log_probability"] == pytest.approx(ours["log_probability"], abs=1e-4)
+        assert theirs["score"] == pytest.approx(ours["score"], abs=1e-4)
+
+    rows = [line.split("\t") for line in run("score", model, "--test", own, "--text").splitlines()]
+    assert [float(row[0]) for row in rows] == pytest.approx([record["log_probability"] for record in given], abs=1e-5)
+    assert [int(row[1]) for row in rows] == [len(record["tokens"]) for record in given]
+    assert [row[2] for row in rows] == [record["target"] for record in given]
+
+    raw = [json.loads(line)["score"] for line in run("score", model, "--test", own, "--alpha", 0, "--json").splitlines()]
+    assert raw == pytest.approx([record["log_probability"] for record in given], abs=1e-5)
+
+
+def test_lines_with_other_breaks_or_an_empty_side_are_scored_too(model: Path, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "t.aa").write_bytes("ona\u2028bek\nrem\u0085\n\nona\n".encode())
+    (tmp_path / "t.bb").write_bytes(b"a\x0b\nb\x1c\nona\n\n")
+    assert len(run("score", model, "--test", tmp_path / "t", "--text").splitlines()) == 4
+    assert len(run("score", model, "--test", tmp_path / "t", "--json").splitlines()) == 4
+    assert json.loads(run("evaluate", model, "--test", tmp_path / "t", "--json"))["sentences"] == 4
+
+
+@pytest.fixture
+def checkpoints(model: Path, tmp_path: Path) -> Path:
+    """A run with three checkpoints of different weights, a log and a record."""
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    bundle = load_bundle(model)
+    for step in (10, 20, 30):
+        changed = Bundle(
+            bundle.config, build_model(bundle.config.model, seed=step), bundle.source_tokenizer, bundle.target_tokenizer, {"step": step}
+        )
+        save_bundle(changed, folder / "checkpoints" / f"step-{step:06}")
+    mark_checkpoint(folder, "best", folder / "checkpoints" / "step-000020")
+    mark_checkpoint(folder, "last", folder / "checkpoints" / "step-000030")
+    records: list[dict[str, Any]] = []
+    for step, loss, valid, bleu in ((10, 5.0, 4.0, 3.0), (20, 4.0, 3.5, 9.0), (30, 3.0, 4.5, 8.0)):
+        records += [{"t": "train", "step": step, "loss": loss}, {"t": "eval", "step": step, "loss": valid, "bleu": bleu}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "run.json").write_text(json.dumps({"status": "finished", "seed": 1}))
+    return folder
+
+
+def test_the_average_is_the_mean_of_the_last(checkpoints: Path, tmp_path: Path, run: Run) -> None:
+    assert run("average", checkpoints, "--last", 2, "--out", tmp_path / "mean") == f"{tmp_path / 'mean'}\n"
+    mean, second, third = (
+        dict(load_bundle(folder).model.named_parameters())
+        for folder in (tmp_path / "mean", checkpoints / "checkpoints" / "step-000020", checkpoints / "checkpoints" / "step-000030")
+    )
+    assert mean.keys() == second.keys()
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, (second[name] + third[name]) / 2)
+
+
+def test_an_average_of_more_than_there_are_is_refused(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["average", str(checkpoints), "--last", "4", "--out", str(tmp_path / "mean")]) == 1
+    assert "--last 4 but the run has 3 checkpoints" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()
+
+
+def test_facts_of_a_model(model: Path, run: Run) -> None:
+    facts = json.loads(run("inspect", model, "--json"))
+    bundle = load_bundle(model)
+    assert facts["kind"] == "model"
+    assert facts["parameters"] == sum(weight.numel() for weight in bundle.model.parameters())
+    assert facts["languages"] == {"source": "aa", "target": "bb"}
+    entries = len(bundle.source_tokenizer)
+    assert facts["vocabulary"] == {"tokenizer": "whitespace", "joint": True, "source": entries, "target": entries}
+    assert facts["settings"]["model"]["d_model"] == 16
+    assert facts["info"] == {"step": 1}
+    assert facts["format_version"] == 1
+    assert facts["problems"] == []
+    text = run("inspect", model)
+    assert f"{facts['parameters']:,}" in text
+    assert text.splitlines()[-1].split() == ["looks", "wrong", "nothing"]
+
+
+def test_what_looks_wrong_with_a_model(model: Path, tmp_path: Path, run: Run) -> None:
+    bundle = load_bundle(model)
+    damaged = build_model(bundle.config.model.model_copy(update={"target_vocabulary": 40, "source_vocabulary": 40}), seed=1)
+    with torch.no_grad():
+        next(damaged.parameters())[3] = torch.nan
+    config = bundle.config.with_values(model={"target_vocabulary": 40, "source_vocabulary": 40}, data={"target": ""})
+    save_bundle(Bundle(config, damaged, bundle.source_tokenizer, bundle.target_tokenizer), tmp_path / "damaged")
+    problems = json.loads(run("inspect", tmp_path / "damaged", "--json"))["problems"]
+    for fault in ("not finite", "source embedding has 40 rows", "target embedding has 40 rows", "no target language", "no training step"):
+        assert sum(fault in problem for problem in problems) == 1, fault
+    assert len(problems) == 5
+
+
+def test_facts_of_a_run(checkpoints: Path, run: Run) -> None:
+    facts = json.loads(run("inspect", checkpoints, "--json"))
+    assert (facts["kind"], facts["status"], facts["step"]) == ("run", "finished", 30)
+    assert facts["checkpoints"] == ["step-000010", "step-000020", "step-000030"]
+    assert (facts["best"], facts["last"]) == ("step-000020", "step-000030")
+    assert facts["last_training"]["loss"] == 3.0
+    assert (facts["last_evaluation"]["bleu"], facts["best_evaluation"]["bleu"]) == (8.0, 9.0)
+    assert facts["model"]["info"] == {"step": 20}
+    assert facts["problems"] == ["the validation loss rose from 3.500 at step 20 to 4.500 at step 30"]
+    assert "looks wrong     the validation loss rose" in run("inspect", checkpoints)
+
+
+def test_what_looks_wrong_with_a_run(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    losses = [{"t": "train", "step": step, "loss": 5.0} for step in (1, 2, 3)]
+    scores = [{"t": "eval", "step": step, "loss": 5.0, "bleu": 0.0} for step in (1, 2, 3)]
+    (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in losses + scores) + '{"t": "tr')
+    (folder / "run.json").write_text('{"status": "running"}')
+    hours_later = time.time() + 2 * 3600
+    monkeypatch.setattr(time, "time", lambda: hours_later)
+    facts = json.loads(run("inspect", folder, "--json"))
+    assert facts["model"] is None
+    assert facts["step"] == 3
+    faults = ("no finished checkpoint", "1 lines of log.jsonl", "120 minutes", "did not fall", "BLEU on the validation text is 0.00")
+    for fault in faults:
+        assert sum(fault in problem for problem in facts["problems"]) == 1, fault
+    assert len(facts["problems"]) == len(faults)
