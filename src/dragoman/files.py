@@ -15,7 +15,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     Raises DragomanError when the name is taken or the disk refuses, naming the place and the reason.
     """
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    beside = folder.with_name(f".{folder.name}.partial")  # a fixed name, so that what a killed writer left is found and removed
     try:
         if folder.exists():
             raise DragomanError(f"{folder}: already exists; choose another name or remove it")
@@ -35,7 +35,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def write_file(path: Path, text: str) -> None:
     """Writes UTF-8 text so that the name holds the old or the new content; DragomanError when the disk refuses."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    beside = path.with_name(f".{path.name}.partial")
     try:
         beside.write_text(text, encoding="utf-8", newline="\n")
         _sync(beside)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError
+from dragoman.files import new_folder
 
 logger = logging.getLogger("dragoman")
 
@@ -59,25 +59,13 @@ class Corpus:
         max_length: int,
         batch_tokens: int,
     ) -> Self:
-        """Encode ``pairs`` into ``folder``, in place of a corpus that is there already.
+        """Encode ``pairs`` into the new folder ``folder``, which gets its name only when it is whole.
 
         A pair is dropped when a side is empty or white space, or has more than ``max_length`` or ``batch_tokens`` tokens with its end
-        token. The folder gets its name only when it is whole. Raises DragomanError when nothing is left or nothing can be written.
+        token. Raises DragomanError when the folder exists, when nothing is left, or when nothing can be written.
         """
-        if folder.exists() and not (folder / "corpus.json").is_file():
-            raise DragomanError(f"{folder}: exists and is not a corpus; remove it or choose another folder")
-        partial = folder.with_name(folder.name + ".partial")
-        try:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            writer = _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens)
-            writer.write(pairs)
-            shutil.rmtree(folder, ignore_errors=True)
-            partial.rename(folder)
-        except OSError as error:
-            raise DragomanError(f"{folder}: cannot write the corpus: {error.strerror or error}") from None
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        with new_folder(folder) as partial:
+            _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens).write(pairs)
         corpus = cls.open(folder)
         if corpus.dropped:
             reasons = ", ".join(f"{count} {reason}" for reason, count in corpus.dropped.items())
