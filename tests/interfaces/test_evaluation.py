@@ -212,13 +212,17 @@ def test_what_looks_wrong_with_a_run(tmp_path: Path, run: Run, monkeypatch: pyte
     losses = [{"t": "train", "step": step, "loss": 5.0} for step in (1, 2, 3)]
     scores = [{"t": "eval", "step": step, "loss": 5.0, "bleu": 0.0} for step in (1, 2, 3)]
     (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in losses + scores) + '{"t": "tr')
-    (folder / "run.json").write_text('{"status": "running"}')
+    record = {"status": "running", "error": "no room", "pairs": {"train": 8}, "dropped": {"train": {"empty side": 2, "too long": 0}}}
+    (folder / "run.json").write_text(json.dumps(record))
     hours_later = time.time() + 2 * 3600
     monkeypatch.setattr(time, "time", lambda: hours_later)
     facts = json.loads(run("inspect", folder, "--json"))
     assert facts["model"] is None
     assert facts["step"] == 3
-    faults = ("no finished checkpoint", "1 lines of log.jsonl", "120 minutes", "did not fall", "BLEU on the validation text is 0.00")
+    faults = (
+        *("no finished checkpoint", "1 lines of log.jsonl", "120 minutes", "did not fall", "BLEU on the validation text is 0.00"),
+        *("it failed: no room", "2 of 10 train pairs were dropped: 2 empty side"),
+    )
     for fault in faults:
         assert sum(fault in problem for problem in facts["problems"]) == 1, fault
     assert len(facts["problems"]) == len(faults)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SILENT_MINUTES = 30
 RISE = 1.05
+MANY_DROPPED = 0.1
 
 
 def inspect(
@@ -94,8 +96,9 @@ def _model_problems(bundle: "Bundle") -> list[str]:
 
 def _run_facts(run: Path) -> dict[str, Any]:
     from dragoman.bundle import list_checkpoints, marked_checkpoint
+    from dragoman.training.run import read_run
 
-    record = _read_run_record(run)
+    record = read_run(run)
     log, broken = _read_log(run)
     training = [entry for entry in log if entry.get("t") == "train"]
     evaluations = [entry for entry in log if entry.get("t") == "eval"]
@@ -118,16 +121,6 @@ def _run_facts(run: Path) -> dict[str, Any]:
         "problems": _run_problems(run, record, training, evaluations, broken, has_model),
         "model": _model_facts(run) if has_model else None,
     }
-
-
-def _read_run_record(run: Path) -> dict[str, Any]:
-    try:
-        record = json.loads((run / "run.json").read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise DragomanError(f"{run / 'run.json'}: cannot read the record of the run ({error}); restore it from a copy") from None
-    return record if isinstance(record, dict) else {}
 
 
 def _read_log(run: Path) -> tuple[list[dict[str, Any]], int]:
@@ -162,6 +155,13 @@ def _run_problems(
         problems.append("there is no finished checkpoint yet")
     if broken:
         problems.append(f"{broken} lines of log.jsonl are no records")
+    if record.get("error"):
+        problems.append(f"it failed: {record['error']}")
+    for side, reasons in record.get("dropped", {}).items():
+        kept, dropped = record.get("pairs", {}).get(side, 0), sum(reasons.values())
+        if dropped > MANY_DROPPED * (kept + dropped):
+            why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+            problems.append(f"{dropped:,} of {kept + dropped:,} {side} pairs were dropped: {why}")
     log = run / "log.jsonl"
     silent = (time.time() - log.stat().st_mtime) / 60 if log.exists() else 0
     if record.get("status") == "running" and silent > SILENT_MINUTES:
@@ -205,7 +205,13 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, key in (("last training", "last_training"), ("last evaluation", "last_evaluation"), ("best evaluation", "best_evaluation")):
         if facts[key]:
             lines.append((name, _summary(facts[key])))
-    lines += [(name.replace("_", " "), str(value)) for name, value in facts["run"].items() if name != "status" and _is_short(value)]
+    record = facts["run"]
+    if "started" in record:
+        lines.append(("started", record["started"]))
+    if "argv" in record:
+        lines.append(("command", shlex.join(record["argv"])))
+    if "pairs" in record:
+        lines.append(("pairs", ", ".join(f"{count:,} {side}" for side, count in record["pairs"].items())))
     return lines + (_model_lines(facts["model"]) if facts["model"] else [])
 
 
@@ -231,7 +237,3 @@ def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _summary(record: Mapping[str, Any]) -> str:
     shown = {key: value for key, value in record.items() if key not in ("t", "time") and isinstance(value, int | float)}
     return ", ".join(f"{key} {value:,}" if isinstance(value, int) else f"{key} {value:.4g}" for key, value in shown.items())
-
-
-def _is_short(value: object) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, str) and len(value) < 100)
