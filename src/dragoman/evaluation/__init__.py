@@ -1,0 +1,1 @@
+"""Section 6: scores of translations, and a test set through a translator."""
