@@ -82,6 +82,7 @@ def test_a_file_may_name_its_preset_and_start_with_a_byte_order_mark(tmp_path: P
         ("data.train=my data/x#1", "data", "train", "my data/x#1"),
         ('data.train=["a", "b"]', "data", "train", ["a", "b"]),
         ("data.joiner=", "data", "joiner", ""),
+        ("model.tie= none ", "model", "tie", "none"),
     ],
 )
 def test_an_override_is_toml_or_else_plain_text(override: str, group: str, key: str, value: object) -> None:
@@ -153,6 +154,12 @@ def test_a_wrong_value_is_refused_with_place_and_reason(override: str, complaint
 @pytest.mark.parametrize("value", ["3", "['base']", "{}"])
 def test_a_preset_that_is_no_text_is_unknown(value: str, tmp_path: Path) -> None:
     assert "unknown preset" in refusal(path=written(tmp_path, f"preset = {value}"))
+
+
+def test_heads_need_not_divide_when_both_widths_are_given() -> None:
+    model = resolve_config(overrides=["model.n_heads=7", "model.d_k=60", "model.d_v=70"]).model
+    assert (model.key_width, model.value_width) == (60, 70)
+    assert "d_model=512 does not divide by n_heads=7" in refusal(overrides=["model.n_heads=7", "model.d_k=60"])
 
 
 def test_every_wrong_field_is_named_at_once() -> None:

@@ -38,6 +38,35 @@ MILLIONS = {
 }  # fmt: skip
 
 
+# preset: what the row writes into Table 3's columns; N, d_model, d_ff, h, d_k, d_v, P_drop, ε_ls, steps as in base where it writes nothing
+BASE = {
+    "encoder_layers": 6, "decoder_layers": 6, "d_model": 512, "d_ff": 2048, "n_heads": 8, "key_width": 64, "value_width": 64,
+    "dropout": 0.1, "positions": "sinusoidal", "label_smoothing": 0.1, "max_steps": 100_000,
+}  # fmt: skip
+ROWS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "A-h1": {"n_heads": 1, "key_width": 512, "value_width": 512},
+    "A-h4": {"n_heads": 4, "key_width": 128, "value_width": 128},
+    "A-h16": {"n_heads": 16, "key_width": 32, "value_width": 32},
+    "A-h32": {"n_heads": 32, "key_width": 16, "value_width": 16},
+    "B-dk16": {"key_width": 16},
+    "B-dk32": {"key_width": 32},
+    "C-N2": {"encoder_layers": 2, "decoder_layers": 2},
+    "C-N4": {"encoder_layers": 4, "decoder_layers": 4},
+    "C-N8": {"encoder_layers": 8, "decoder_layers": 8},
+    "C-d256": {"d_model": 256, "key_width": 32, "value_width": 32},
+    "C-d1024": {"d_model": 1024, "key_width": 128, "value_width": 128},
+    "C-ff1024": {"d_ff": 1024},
+    "C-ff4096": {"d_ff": 4096},
+    "D-drop0.0": {"dropout": 0.0},
+    "D-drop0.2": {"dropout": 0.2},
+    "D-smooth0.0": {"label_smoothing": 0.0},
+    "D-smooth0.2": {"label_smoothing": 0.2},
+    "E-learned": {"positions": "learned"},
+    "big": {"d_model": 1024, "d_ff": 4096, "n_heads": 16, "dropout": 0.3, "max_steps": 300_000},
+}
+
+
 def changed(preset: str, **model: Any) -> ModelConfig:
     return resolve_config(preset).with_values(model=model).model
 
@@ -56,6 +85,14 @@ def numbers(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
+@pytest.mark.parametrize("preset", ROWS)
+def test_a_row_changes_what_table_3_says_and_nothing_else(preset: str) -> None:
+    config = resolve_config(preset)
+    assert {name: getattr(config.training if hasattr(config.training, name) else config.model, name) for name in BASE} == BASE | ROWS[
+        preset
+    ]
+
+
 @pytest.mark.parametrize("preset", TABLE_3)
 def test_rows_of_table_3(preset: str) -> None:
     for entries, count in zip((40_960, 37_000), TABLE_3[preset], strict=True):
@@ -65,7 +102,7 @@ def test_rows_of_table_3(preset: str) -> None:
 
 
 def test_every_row_of_the_paper_is_a_preset_with_the_papers_rounded_count() -> None:
-    assert set(TABLE_3) == set(PRESETS) - {"tiny", "small"}
+    assert set(TABLE_3) == set(ROWS) == set(PRESETS) - {"tiny", "small"}
     assert {name: preset.paper_millions for name, preset in PRESETS.items() if preset.paper_millions} == MILLIONS
     assert {name for name in MILLIONS if round(count_parameters(changed(name)) / 1e6) != MILLIONS[name]} == {"big"}
     assert {name for name in MILLIONS if round(count_parameters(changed(name, **vocabulary(37_000))) / 1e6) == MILLIONS[name]} == set()

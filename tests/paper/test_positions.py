@@ -78,6 +78,13 @@ def test_both_stacks_add_the_positions_of_the_settings(positions: str) -> None:
     assert ("encoder.positions.weight" in dict(model.named_parameters())) == (positions == "learned")
 
 
+def test_a_model_built_without_storage_has_its_table_all_the_same() -> None:
+    """The table is not saved, so weights read into such a model do not bring it."""
+    with torch.device("meta"):
+        module = PositionalEncoding(16, 40)
+    assert torch.equal(module.pe[0], sinusoids(40, 16))
+
+
 def test_only_positions_tell_word_order_apart() -> None:
     """Without them attention sees a set (3.5), so equal tokens at different places would have equal memories."""
     model = small_model()
