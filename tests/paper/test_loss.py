@@ -1,0 +1,120 @@
+"""Label-smoothed cross-entropy (Section 5.4): the paper's floors, and the pass in pieces against the plain form."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dragoman.training.loss import Loss, output_loss, smoothed_cross_entropy
+
+# The least loss for ε = 0.1 with ε/V on every class: the entropy of the smoothed target (paper.md 1.3).
+FLOORS = {37_000: 1.3769132, 40_960: 1.3870844, 9_712: 1.2430673, 5: 0.3896729}
+TOKENS, WIDTH, CLASSES = 23, 16, 37
+
+
+def smoothed_target(vocabulary: int, gold: int, epsilon: float) -> Tensor:
+    """q: ε/V on each class and 1 - ε more on the gold one."""
+    q = torch.full((vocabulary,), epsilon / vocabulary, dtype=torch.float64)
+    q[gold] += 1 - epsilon
+    return q
+
+
+def case(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (N, D), an output matrix (V, D), both with gradients, and gold classes (N)."""
+    random = torch.Generator().manual_seed(3)
+    hidden = torch.randn(TOKENS, WIDTH, generator=random).to(dtype).requires_grad_()
+    matrix = torch.randn(CLASSES, WIDTH, generator=random).to(dtype).requires_grad_()
+    return hidden, matrix, torch.randint(CLASSES, (TOKENS,), generator=random)
+
+
+@pytest.mark.parametrize(("vocabulary", "floor"), FLOORS.items())
+def test_the_least_loss_is_the_entropy_of_the_smoothed_target(vocabulary: int, floor: float) -> None:
+    gold = torch.tensor([vocabulary // 3])
+    logits = smoothed_target(vocabulary, int(gold), 0.1).log()
+    assert smoothed_cross_entropy(logits[None], gold, epsilon=0.1).item() == pytest.approx(floor, abs=5e-8)
+    in_pieces = output_loss(torch.ones(1, 1), logits[:, None].float(), gold, epsilon=0.1)
+    assert in_pieces.smoothed.item() == pytest.approx(floor, abs=2e-6)
+    assert in_pieces.negative_log_likelihood.item() == pytest.approx(-math.log(0.9 + 0.1 / vocabulary), abs=1e-6)
+
+
+def test_the_gradient_is_zero_at_the_smoothed_target_and_nowhere_near() -> None:
+    gold = torch.tensor([4])
+    logits = smoothed_target(37_000, 4, 0.1).log()[None].requires_grad_()
+    smoothed_cross_entropy(logits, gold, epsilon=0.1).backward()
+    assert logits.grad is not None
+    assert logits.grad.abs().max() < 1e-12
+    hidden, matrix = torch.ones(1, 1, requires_grad=True), logits.detach().float().T.clone().requires_grad_()
+    output_loss(hidden, matrix, gold, epsilon=0.1).smoothed.backward()
+    assert matrix.grad is not None
+    assert matrix.grad.abs().max() < 1e-6
+    assert hidden.grad is not None
+    assert hidden.grad.abs().item() < 1e-4
+    sharper = (logits.detach() + 0.1 * F.one_hot(gold, 37_000)).requires_grad_()
+    smoothed_cross_entropy(sharper, gold, epsilon=0.1).backward()
+    assert sharper.grad is not None
+    assert sharper.grad[0, 4] > 5e-3  # beyond the smoothed target the gold logit is pushed back
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.4])
+def test_the_loss_is_the_cross_entropy_against_the_smoothed_target(epsilon: float) -> None:
+    hidden, matrix, gold = case(torch.float64)
+    log_p = (hidden @ matrix.T).log_softmax(-1).detach()
+    expected = -sum(float(smoothed_target(CLASSES, int(g), epsilon) @ row) for g, row in zip(gold, log_p, strict=True))
+    assert smoothed_cross_entropy(hidden @ matrix.T, gold, epsilon=epsilon).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_smoothing_it_is_cross_entropy() -> None:
+    hidden, matrix, gold = case()
+    plain = F.cross_entropy(hidden @ matrix.T, gold, reduction="sum")
+    found = output_loss(hidden, matrix, gold, epsilon=0.0)
+    assert smoothed_cross_entropy(hidden @ matrix.T, gold, epsilon=0.0).item() == plain.item()
+    assert found.smoothed.item() == pytest.approx(plain.item(), rel=1e-6)
+    assert found.negative_log_likelihood.item() == pytest.approx(plain.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+@pytest.mark.parametrize("rows", [1, 5, TOKENS, 512])
+def test_in_pieces_equals_the_plain_form_in_value_and_gradients(rows: int, epsilon: float) -> None:
+    hidden, matrix, gold = case()
+    plain = smoothed_cross_entropy(hidden @ matrix.T, gold, epsilon=epsilon)
+    expected = torch.autograd.grad(plain / 7, (hidden, matrix))
+    found = output_loss(hidden, matrix, gold, epsilon=epsilon, rows=rows)
+    gradients = torch.autograd.grad(found.smoothed / 7, (hidden, matrix))
+    assert found.smoothed.item() == pytest.approx(plain.item(), rel=1e-6)
+    for gradient, right in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, right, rtol=1e-5, atol=1e-6)
+    logits = (hidden @ matrix.T).detach()
+    assert found.negative_log_likelihood.item() == pytest.approx(F.cross_entropy(logits, gold, reduction="sum").item(), rel=1e-6)
+    assert found.correct.item() == (logits.argmax(-1) == gold).sum().item()
+
+
+def test_bfloat16_products_stay_close() -> None:
+    hidden, matrix, gold = case()
+    exact: Loss = output_loss(hidden, matrix, gold, epsilon=0.1)
+    expected = torch.autograd.grad(exact.smoothed, (hidden, matrix))
+    rough = output_loss(hidden, matrix, gold, epsilon=0.1, rows=5, dtype=torch.bfloat16)
+    gradients = torch.autograd.grad(rough.smoothed, (hidden, matrix))
+    assert rough.smoothed.dtype == torch.float32
+    assert rough.smoothed.item() == pytest.approx(exact.smoothed.item(), rel=5e-3)
+    assert rough.smoothed.item() != exact.smoothed.item()  # the type was used
+    for gradient, right in zip(gradients, expected, strict=True):
+        assert gradient.dtype == torch.float32
+        assert ((gradient - right).norm() / right.norm()).item() < 0.02
+
+
+def test_only_the_smoothed_loss_has_a_gradient() -> None:
+    found = output_loss(*case(), epsilon=0.1)
+    assert (found.smoothed.requires_grad, found.negative_log_likelihood.requires_grad, found.correct.requires_grad) == (True, False, False)
+
+
+def test_large_logits_neither_overflow_nor_vanish() -> None:
+    hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
+    matrix = torch.tensor([[1.0], [0.0], [-1.0]], requires_grad=True)
+    found = output_loss(hidden, matrix, torch.tensor([0, 0]), epsilon=0.0)
+    assert found.smoothed.item() == pytest.approx(2e4)
+    assert found.correct.item() == 1
+    found.smoothed.backward()
+    assert hidden.grad is not None
+    assert hidden.grad.tolist() == [[0.0], [-2.0]]
