@@ -11,7 +11,7 @@ from dragoman.bundle import save_bundle
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.score import batches_of, pad_rows, score_pairs
 from dragoman.decoding.step import TransformerStep
-from dragoman.decoding.translate import Translator, pick_device
+from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError, UsageError
 from small_bundles import WORDS, fx_rand, make_bundle, random_sentences, reverse
 
@@ -207,10 +207,8 @@ def test_batches_hold_similar_lengths_under_the_budget() -> None:
     assert [len(batch) for batch in batches_of([5, 500, 5], batch_tokens=10)] == [2, 1]
 
 
-def test_devices() -> None:
-    assert pick_device("cpu") == "cpu"
-    assert pick_device("auto") in ("cpu", "cuda", "mps")
-    with pytest.raises(UsageError, match="device=tpu: no such device; give auto, cpu, cuda, cuda:N or mps"):
-        pick_device("tpu")
-    with pytest.raises(UsageError, match="device=cuda:99: this machine, or this build of PyTorch, has no such GPU"):
-        pick_device("cuda:99")
+def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    save_bundle(fx_rand(), tmp_path / "model")
+    for device in ("tpu", "cuda:99"):
+        with pytest.raises(UsageError, match=f"device '{device}' is not available here"):
+            Translator.load(tmp_path / "model", device=device)

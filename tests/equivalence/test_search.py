@@ -112,6 +112,11 @@ def test_search_stops_as_soon_as_nothing_live_can_win() -> None:
     assert len(model.rows_of_steps) > 1
 
 
+def test_a_negative_alpha_bounds_by_the_next_length() -> None:
+    model = Table(start={"$": 0.135, "A": 0.865}, A={"$": 0.95, "A": 0.05})
+    assert spell(search(model, [100], beam=2, alpha=-1.0)[0][0]) == "A$"
+
+
 def test_finished_sentences_leave_the_batch() -> None:
     model = RandomTree(6, seed=5, temperature=0.2)
     search(model, [2, 4, 8, 16], beam=3, alpha=1.0, n_best=3)

@@ -15,7 +15,7 @@ from dragoman.decoding.beam import Hypothesis, beam_search, length_penalty
 from dragoman.decoding.score import Scored, batches_of, pad_rows, score_texts
 from dragoman.decoding.split import split_text
 from dragoman.decoding.step import TransformerStep
-from dragoman.errors import UsageError
+from dragoman.devices import pick_device
 
 _log = logging.getLogger("dragoman")
 
@@ -58,7 +58,7 @@ class Translator:
 
         Raises DragomanError for what is wrong with the model, or a device that is not there.
         """
-        return cls(load_bundle(path, device=pick_device(device)))
+        return cls(load_bundle(path, device=str(pick_device(device))))
 
     def translate(
         self,
@@ -165,16 +165,3 @@ class Translator:
                 yield
         finally:
             model.train(training)
-
-
-def pick_device(name: str) -> str:
-    """The device that a name means; auto is a GPU where there is one. Raises UsageError for a name or a device that does not exist here."""
-    has_mps = torch.backends.mps.is_available()
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdecimal()):
-        raise UsageError(f"device={name}: no such device; give auto, cpu, cuda, cuda:N or mps")
-    if (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()) or (kind == "mps" and not has_mps):
-        raise UsageError(f"device={name}: this machine, or this build of PyTorch, has no such GPU; use cpu or auto")
-    return name
