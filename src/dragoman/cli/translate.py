@@ -21,7 +21,7 @@ def translate(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE]...",
+            metavar="FILE",
             show_default=False,
             help="Text in UTF-8, one sentence a line, plain or .gz, .xz, .zst; - is standard input. Default: standard input.",
         ),
@@ -32,9 +32,7 @@ def translate(
     ] = None,
     beam: Beam = None,
     alpha: Alpha = None,
-    n_best: Annotated[
-        int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam. Default: 1.")
-    ] = 1,
+    n_best: Annotated[int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam.")] = 1,
     scores: Annotated[
         bool,
         typer.Option("--scores", help="Put the score (log-probability over the length penalty) and a tab before each line."),
