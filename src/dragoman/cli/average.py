@@ -21,14 +21,16 @@ def average(
     """Average the last N checkpoints of a run into one model, weight by weight (Section 6.1), and print its folder."""
     if quiet:
         hush()
-    from dragoman.bundle import average_bundles, list_checkpoints
+    from dragoman.bundle import average_bundles, list_checkpoints, load_bundle
 
     checkpoints = list_checkpoints(run)
-    if len(checkpoints) < last:
+    # Beside the newest training.keep there may be an older best one, which belongs to no average of the last.
+    newest = checkpoints[-load_bundle(checkpoints[-1]).config.training.keep :] if checkpoints else []
+    if len(newest) < last:
         raise DragomanError(
-            f"{run}: --last {last} but the run has {len(checkpoints)} checkpoints; give a smaller N, or train with a larger training.keep"
+            f"{run}: --last {last} but the run keeps {len(newest)} newest checkpoints; give a smaller N, or train with a larger training.keep"
         )
-    chosen = checkpoints[-last:]
+    chosen = newest[-last:]
     average_bundles(chosen, out)
     notify(f"averaged {', '.join(folder.name for folder in chosen)}")
     print(out)

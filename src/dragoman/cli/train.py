@@ -113,6 +113,7 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
 
     from dragoman.bundle import Bundle, list_checkpoints, load_bundle
     from dragoman.devices import pick_device
+    from dragoman.evaluation.metrics import check_tokenizer
     from dragoman.model.build import build_model
     from dragoman.presets import count_parameters
     from dragoman.training.log import RunLog
@@ -120,6 +121,7 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
     from dragoman.training.trainer import Trainer, seed_everything
 
     device = pick_device(settings.training.device)
+    check_tokenizer(settings.training.bleu_tokenize)
     if not resume:
         create_run(run, settings, sys.argv)
     try:
@@ -195,11 +197,13 @@ def _validation_score(settings: Config) -> "Score | None":
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.evaluate import evaluate_translator
 
-    data = settings.data
+    data, training = settings.data, settings.training
     pairs = list(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid))
 
     def score(bundle: "Bundle") -> dict[str, Any]:
-        scores = evaluate_translator(Translator(bundle), pairs, beam=1).scores
+        scores = evaluate_translator(
+            Translator(bundle), pairs, beam=1, tokenize=training.bleu_tokenize, lowercase=training.bleu_lowercase
+        ).scores
         return {"bleu": scores.bleu, "chrf": scores.chrf, "signature": scores.bleu_signature}
 
     return score
