@@ -147,7 +147,7 @@ class TrainingConfig(Settings):
     keep: int = Field(5, gt=0, description="Newest checkpoints kept, beside the best.")
     patience: int = Field(0, ge=0, description="Evaluations without a better best_by after which training ends; 0 never.")
     best_by: Literal["bleu", "loss"] = Field("bleu", description="What makes a checkpoint the best: higher BLEU or lower validation loss.")
-    bleu_tokenize: str = Field("13a", description="sacreBLEU's word splitter for the BLEU of evaluations: 13a, none, intl, zh, char …")
+    bleu_tokenize: str = Field("13a", description="sacreBLEU's word splitter for validation BLEU: 13a, none, intl, zh, char and so on.")
     bleu_lowercase: bool = Field(False, description="Ignore case in the BLEU and chrF of evaluations.")
     log_every: int = Field(50, gt=0, description="Steps between progress records.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")

@@ -160,7 +160,7 @@ def test_the_average_is_the_mean_of_the_last(checkpoints: Path, tmp_path: Path, 
 
 def test_an_average_of_more_than_there_are_is_refused(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["average", str(checkpoints), "--last", "4", "--out", str(tmp_path / "mean")]) == 1
-    assert "--last 4 but the run has 3 checkpoints" in capsys.readouterr().err
+    assert "--last 4 but the run has 3;" in capsys.readouterr().err
     assert not (tmp_path / "mean").exists()
 
 

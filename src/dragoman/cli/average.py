@@ -27,9 +27,7 @@ def average(
     # Beside the newest training.keep there may be an older best one, which belongs to no average of the last.
     newest = checkpoints[-load_bundle(checkpoints[-1]).config.training.keep :] if checkpoints else []
     if len(newest) < last:
-        raise DragomanError(
-            f"{run}: --last {last} but the run keeps {len(newest)} newest checkpoints; give a smaller N, or train with a larger training.keep"
-        )
+        raise DragomanError(f"{run}: --last {last} but the run has {len(newest)}; give a smaller N, or train with more training.keep")
     chosen = newest[-last:]
     average_bundles(chosen, out)
     notify(f"averaged {', '.join(folder.name for folder in chosen)}")

@@ -35,9 +35,9 @@ class Scores:
 def check_tokenizer(tokenize: str) -> None:
     """Raise UsageError, with the known names, unless ``tokenize`` is a word splitter of sacreBLEU that works without a network."""
     if tokenize in _FETCHED:
-        raise UsageError(f"--tokenize {tokenize}: needs a model from the network; choose one of {', '.join(TOKENIZERS)}")
+        raise UsageError(f"word splitter {tokenize}: needs a model from the network; choose one of {', '.join(TOKENIZERS)}")
     if tokenize not in TOKENIZERS:
-        raise UsageError(f"--tokenize {tokenize}: unknown word splitter; known: {', '.join(TOKENIZERS)}")
+        raise UsageError(f"word splitter {tokenize}: unknown; known: {', '.join(TOKENIZERS)}")
     if tokenize.endswith("-mecab"):
         from sacrebleu.metrics.bleu import BLEU
 
@@ -46,7 +46,7 @@ def check_tokenizer(tokenize: str) -> None:
         except (RuntimeError, ImportError):
             extra = tokenize.removesuffix("-mecab")
             raise UsageError(
-                f"--tokenize {tokenize}: needs a word splitter that is not installed; pip install 'sacrebleu[{extra}]'"
+                f"word splitter {tokenize}: needs a word splitter that is not installed; pip install 'sacrebleu[{extra}]'"
             ) from None
 
 
