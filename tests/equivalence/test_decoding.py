@@ -94,6 +94,17 @@ def test_length_limits() -> None:
         translator.translate(texts, max_length=0)
 
 
+def test_impossible_settings_are_usage_errors() -> None:
+    translator = Translator(fx_rand())
+    with pytest.raises(UsageError, match="n_best=1 with beam=0"):
+        translator.translate(["ona"], beam=0)
+    with pytest.raises(UsageError, match="n_best=3 with beam=2"):
+        translator.translate(["ona"], beam=2, n_best=3)
+    for alpha in (float("nan"), 1e6):
+        with pytest.raises(UsageError, match="is not between -10 and 10"):
+            translator.translate(["ona"], alpha=alpha)
+
+
 def test_the_bundles_own_settings_are_the_defaults() -> None:
     bundle = fx_rand(seed=2)
     texts = random_sentences(8, seed=2)

@@ -18,6 +18,7 @@ from dragoman.decoding.step import TransformerStep
 from dragoman.devices import pick_device
 
 _log = logging.getLogger("dragoman")
+_SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ class Translator:
         alpha: float | None = None,
         n_best: int = 1,
         max_length: int | None = None,
-        batch_tokens: int = 4096,
+        batch_tokens: int = 16_384,
         first_line: int = 1,
     ) -> list[Translation]:
         """The translation of each text, in order; an empty text, or one of white space, gives an empty one.
 
-        ``beam`` and ``alpha`` are the bundle's own when not given; ``max_length`` is the most target tokens, end token included, the
-        source's tokens plus the bundle's extra_length when not given, and never more than the model's positions. A batch has at most
-        ``batch_tokens`` source tokens. A text too long for the model is translated in pieces, which are joined with the white space that
-        was between them; a warning names its line, counted from ``first_line``. Raises UsageError for impossible settings.
+        ``beam`` and ``alpha`` are the bundle's own when not given. ``max_length`` is the most target tokens, end token included; when not
+        given it is the source's tokens plus the bundle's extra_length; it is never more than the model's positions. A batch has at most
+        ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long for the model is translated in
+        pieces, which are joined with the white space that was between them; a warning names its line, counted from ``first_line``.
+        Raises UsageError for impossible settings.
         """
         settings = self.bundle.config.decoding
         alpha = settings.alpha if alpha is None else alpha
@@ -124,7 +126,7 @@ class Translator:
         banned = (target.pad, target.bos, *range(len(target), self.bundle.config.model.target_vocabulary))
         found: dict[int, list[Hypothesis]] = {}
         with self._evaluating():
-            for batch in batches_of([len(ids) for ids in sources], batch_tokens=batch_tokens):
+            for batch in batches_of([max(len(ids), _SHORTEST) for ids in sources], batch_tokens=batch_tokens // max(beam, 1)):
                 rows = [sources[place] for place in batch]
                 source, source_mask = pad_rows(rows, pad=self.bundle.source_tokenizer.pad, device=model.output.weight.device)
                 longest = [len(ids) + extra if max_length is None else max_length for ids in rows]
