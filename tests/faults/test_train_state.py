@@ -1,0 +1,213 @@
+"""Reported faults of a training's state: B75 (validation leaves its mark) and B77 (a resumed run is another run)."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import dragoman
+from dragoman.data.batching import Batch, collate
+from dragoman.decoding.translate import Translator
+from training_runs import checkpoints, final_weights, make_trainer, marked, records, same_bits, toy_pairs, train, write_pairs
+
+STOP, END = 13, 25
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 pairs to learn from and 10 to look at."""
+    folder = tmp_path_factory.mktemp("data")
+    write_pairs(folder / "valid", toy_pairs(10, seed=9))
+    return write_pairs(folder / "train", toy_pairs(40))
+
+
+def noisy(run: Path, data: Path, *arguments: str, **settings: Any) -> int:
+    """A run with dropout, validation, and batches of about four pairs."""
+    valid = ("--valid", str(data.with_name("valid")))
+    return train(run, data, *valid, "--quiet", *arguments, **{"model__dropout": 0.1, "training__batch_tokens": 32} | settings)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The pairs of each training batch, in order."""
+    batches: list[list[int]] = []
+
+    def note(corpus: Any, indices: np.ndarray, **ids: int) -> Batch:
+        if torch.is_grad_enabled():
+            batches.append(indices.tolist())
+        return collate(corpus, indices, **ids)
+
+    monkeypatch.setattr("dragoman.training.trainer.collate", note)
+    return batches
+
+
+@pytest.fixture
+def signals() -> Iterator[dict[int, signal.Signals]]:
+    """Signals that come during the update of a step."""
+    planned: dict[int, signal.Signals] = {}
+    step = 0
+
+    def send(*_: object) -> None:
+        nonlocal step
+        step += 1
+        if step in planned:
+            signal.raise_signal(planned[step])
+
+    hook = register_optimizer_step_pre_hook(send)
+    yield planned
+    hook.remove()
+
+
+def progress(run: Path) -> dict[str, Any]:
+    """What the last checkpoint knows of its place, but for the time spent."""
+    text = (run / "checkpoints" / marked(run, "last") / "state" / "progress.json").read_text("utf-8")
+    return {name: value for name, value in json.loads(text)["progress"].items() if name != "seconds"}
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert noisy(run, data, "--max-steps", str(END)) == 0
+    return run
+
+
+def test_the_same_command_gives_the_same_run(data: Path, whole: Path, tmp_path: Path) -> None:
+    assert noisy(tmp_path / "run", data, "--max-steps", str(END)) == 0
+    assert same_bits(final_weights(tmp_path / "run"), final_weights(whole))
+    assert noisy(tmp_path / "other", data, "--max-steps", str(END), "--seed", "2") == 0
+    assert not same_bits(final_weights(tmp_path / "other"), final_weights(whole))
+
+
+def test_validation_does_not_disturb_training(data: Path, tmp_path: Path) -> None:
+    """B75: twelve updates with dropout 0.5; one run evaluates every third, the other only at its end."""
+    losses = []
+    for name, every in (("often", 3), ("once", 12)):
+        assert noisy(tmp_path / name, data, "--max-steps", "12", model__dropout=0.5, training__evaluate_every=every) == 0
+        assert len(records(tmp_path / name, "eval")) == 12 // every
+        losses.append([record["loss"] for record in records(tmp_path / name, "train")])
+    assert losses[0] == losses[1]
+    assert same_bits(final_weights(tmp_path / "often"), final_weights(tmp_path / "once"))
+
+
+def test_dropout_is_at_work_in_training_and_absent_from_validation(data: Path, tmp_path: Path) -> None:
+    """At rate almost 0 the weights stay, so all evaluations agree to the last digit, and training losses do not."""
+    settings = {"model__dropout": 0.5, "training__learning_rate": 1e-30, "training__evaluate_every": 1, "training__batch_tokens": 1000}
+    assert noisy(tmp_path / "run", data, "--max-steps", "3", **settings) == 0
+    assert len({record["loss"] for record in records(tmp_path / "run", "eval")}) == 1
+    assert len({round(record["loss"], 3) for record in records(tmp_path / "run", "train")}) == 3
+
+
+def test_translations_are_the_same_five_times_also_right_after_training(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, toy_pairs(20), model={"dropout": 0.5}, max_steps=3)
+    trainer.train()
+    assert trainer.model.training
+    for translator in (Translator(trainer.bundle), dragoman.load(trainer.run)):
+        found = [translator.translate([toy_pairs(1)[0][0]]) for _ in range(5)]
+        assert all(again == found[0] for again in found)
+    assert trainer.model.training
+
+
+def test_a_run_stopped_by_its_limit_and_resumed_is_the_uninterrupted_one(
+    data: Path, whole: Path, tmp_path: Path, seen: list[list[int]]
+) -> None:
+    """B77: 40 pairs, dropout 0.1, 25 updates, or 13 and then up to 25."""
+    again, halves = tmp_path / "again", tmp_path / "halves"
+    assert noisy(again, data, "--max-steps", str(END)) == 0
+    uninterrupted = seen.copy()
+    seen.clear()
+    assert noisy(halves, data, "--max-steps", str(STOP)) == 0
+    assert seen == uninterrupted[:STOP]
+    assert train(halves, None, "--quiet", "--max-steps", str(END)) == 0
+    assert seen == uninterrupted
+    assert same_bits(final_weights(halves), final_weights(whole))
+    assert [record["loss"] for record in records(halves, "train")] == [record["loss"] for record in records(whole, "train")]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_run_stopped_by_a_signal_and_resumed_is_the_uninterrupted_one(
+    name: str, data: Path, whole: Path, tmp_path: Path, signals: dict[int, signal.Signals]
+) -> None:
+    """Also in what it has judged: the stop counts no evaluation that the uninterrupted run does not have."""
+    run, number = tmp_path / "run", signal.Signals[name]
+    signals[STOP] = number
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    assert noisy(run, data, "--max-steps", str(END)) == 128 + number
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert list(checkpoints(run)) == [5, 10, STOP]
+    assert marked(run, "last") == f"step-{STOP:06}"
+    facts = json.loads((run / "run.json").read_text("utf-8"))
+    assert (facts["status"], facts["step"]) == ("stopped", STOP)
+    assert train(run, None, "--quiet") == 0
+    assert same_bits(final_weights(run), final_weights(whole))
+    assert progress(run) == progress(whole)
+    assert [record["step"] for record in records(run, "eval")] == [5, 10, 15, 20, 25]
+    for evaluation, right in zip(records(run, "eval"), records(whole, "eval"), strict=True):
+        assert {**evaluation, "seconds": 0, "time": 0} == {**right, "seconds": 0, "time": 0}
+    assert marked(run, "best") == marked(whole, "best")
+    assert [record["event"] for record in records(run, "event")] == ["start", "stop", "resume", "stop"]
+
+
+def test_a_signal_at_a_step_that_is_to_be_judged_does_not_skip_the_judgement(
+    data: Path, whole: Path, tmp_path: Path, signals: dict[int, signal.Signals]
+) -> None:
+    signals[15] = signal.SIGINT
+    assert noisy(tmp_path / "run", data, "--max-steps", str(END)) == 130
+    assert [record["step"] for record in records(tmp_path / "run", "eval")] == [5, 10, 15]
+    assert train(tmp_path / "run", None, "--quiet") == 0
+    assert progress(tmp_path / "run") == progress(whole)
+
+
+@pytest.mark.parametrize("changed", ["train.aa", "train.bb", "valid.aa"])
+def test_changed_data_are_refused_by_name(changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pairs(tmp_path / "valid", toy_pairs(5, seed=9))
+    data, run = write_pairs(tmp_path / "train", toy_pairs(40)), tmp_path / "run"
+    assert noisy(run, data, "--max-steps", "2") == 0
+    before = final_weights(run)
+    with (tmp_path / changed).open("a", encoding="utf-8") as file:
+        file.write("one more\n")
+    capsys.readouterr()
+    assert train(run, None, "--quiet", "--max-steps", "4") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{changed}: changed since the run" in line
+    assert same_bits(final_weights(run), before)
+
+
+def test_another_tokenizer_or_corpus_is_refused_by_name(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    assert noisy(run, data, "--max-steps", "2") == 0
+    assert train(other, write_pairs(tmp_path / "data" / "train", toy_pairs(39)), "--max-steps", "1", data__vocabulary_size=30) == 0
+    kept = (run / "tokenizer.json").read_bytes()
+    (run / "tokenizer.json").write_bytes((other / "tokenizer.json").read_bytes())
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "4") == 1
+    assert "tokenizer changed since" in capsys.readouterr().err
+    (run / "tokenizer.json").write_bytes(kept)
+    (run / "corpus" / "train").rename(tmp_path / "aside")
+    (other / "corpus" / "train").rename(run / "corpus" / "train")
+    assert train(run, None, "--max-steps", "4") == 1
+    assert "the training data changed since" in capsys.readouterr().err
+
+
+def test_changed_settings_are_told_and_those_of_model_and_data_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert noisy(run, data, "--max-steps", "2") == 0
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "4", "--seed", "7") == 0
+    notice = capsys.readouterr().err.splitlines()[0]
+    assert notice == "dragoman: changed settings: training.max_steps from 2 to 4, training.seed from 1 to 7"
+    assert train(run, None, "--max-steps", "6", model__dropout=0.2) == 2
+    assert "[model] cannot change" in capsys.readouterr().err
+    assert train(run, None, "--train", str(data), "--max-steps", "6", data__max_length=9) == 2
+    assert "[data] cannot change" in capsys.readouterr().err
+    assert train(run, None, "--preset", "tiny") == 2
+    assert "--preset" in capsys.readouterr().err
+    assert marked(run, "last") == "step-000004"
