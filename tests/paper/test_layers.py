@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model import EncoderLayer, FeedForward, ScaledDotProductAttention, Transformer, causal_mask
+from dragoman.model.dropout import FastDropout
 from paper.models import random_ids, random_numbers, small_model, token_mask
 
 MASK = token_mask(3, 5)[:, None, None]  # (2, 1, 1, 5)
@@ -87,7 +88,7 @@ def test_a_stack_ends_with_a_norm_only_when_its_layers_norm_first(norm_place: st
 
 
 class Watched:
-    """What a model in training feeds to dropout, and what its sub-layers and embedding sums produce, in order."""
+    """What a model feeds to its dropout modules, and what its sub-layers and embedding sums produce, in order."""
 
     def __init__(self, model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.dropped: list[Tensor] = []
@@ -96,22 +97,25 @@ class Watched:
         self.kernel_rates: list[float] = []
         kernel = F.scaled_dot_product_attention
 
-        def dropout(x: Tensor, p: float, training: bool, inplace: bool = False) -> Tensor:
-            assert not inplace
-            self.dropped.append(x)
-            self.rates.append(p if training else 0.0)
-            return x
+        def dropout(module: nn.Module, inputs: tuple[Tensor]) -> None:
+            self.dropped.append(inputs[0])
+            self.rates.append(module.p)
 
         def fused(*arguments: Tensor, dropout_p: float = 0.0, **options: Any) -> Tensor:
             self.kernel_rates.append(dropout_p)
             return kernel(*arguments, **options)
 
-        monkeypatch.setattr(F, "dropout", dropout)
         monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
         for name, module in model.named_modules():
+            if hasattr(module, "p"):
+                module.register_forward_pre_hook(dropout)
             if name.rpartition(".")[2] in ("w_concat", "feed_forward", "positions"):
                 module.register_forward_hook(lambda _module, _inputs, output: self.produced.append(output))
-        model(random_ids(2, 5), random_ids(2, 4), token_mask(3, 5))
+        forward(model)
+
+
+def forward(model: Transformer) -> Tensor:
+    return model(random_ids(2, 5), random_ids(2, 4), token_mask(3, 5))
 
 
 @norm_places
@@ -123,13 +127,22 @@ def test_dropout_acts_on_sublayer_outputs_and_embedding_sums_and_nowhere_else(no
     assert set(watched.kernel_rates) == {0.0}
 
 
+class Nothing(nn.Module):
+    """A dropout that lets nothing through."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
 @norm_places
-def test_dropout_comes_before_the_sum_and_the_norm(norm_place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dropout that lets nothing through leaves the input of a layer, normed where the paper norms the sum."""
-    layer = small_model(norm_place=norm_place).encoder.layers[0]
-    x = random_numbers(2, 5, 24)
-    monkeypatch.setattr(F, "dropout", lambda x, *_: torch.zeros_like(x))
+def test_dropout_comes_before_the_sum_and_the_norm(norm_place: str) -> None:
+    """With nothing let through, the input of a layer is left, normed where the paper norms the sum; and of a stack, nothing."""
+    model = small_model(norm_place=norm_place)
+    layer, x = model.encoder.layers[0], random_numbers(2, 5, 24)
+    layer.dropout = Nothing()
     assert torch.equal(layer(x), layer.norm2(layer.norm1(x)) if norm_place == "post" else x)
+    model.encoder.dropout, model.encoder.layers = Nothing(), nn.ModuleList()
+    assert torch.equal(model.encode(random_ids(2, 5)), model.encoder.final_norm(torch.zeros(2, 5, 24)))
 
 
 def test_attention_and_activation_dropout_act_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +165,6 @@ def test_the_equation_drops_weights_while_training_only() -> None:
     assert 0 < dropped.count_nonzero() < 36
 
 
-def forward(model: Transformer) -> Tensor:
-    return model(random_ids(2, 5), random_ids(2, 4), token_mask(3, 5))
-
-
 @pytest.mark.parametrize(
     ("dropout", "mode", "same"), [(0.0, nn.Module.train, True), (0.3, nn.Module.train, False), (0.3, nn.Module.eval, True)]
 )
@@ -169,4 +178,19 @@ def test_only_dropout_while_training_is_random(dropout: float, mode: Callable[[n
 
 def test_a_layer_made_by_hand_drops_at_the_rate_given() -> None:
     layer = EncoderLayer(24, 4, 40, 0.5)
-    assert [module.p for module in layer.modules() if isinstance(module, nn.Dropout)] == [0.5]
+    assert [module.p for module in layer.modules() if hasattr(module, "p")] == [0.5]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
+def test_fast_dropout_has_the_moments_of_dropout(p: float) -> None:
+    torch.manual_seed(0)
+    x = torch.full((1000, 1001), 2.0, requires_grad=True)
+    dropped = FastDropout(p)(x)
+    kept = dropped != 0
+    n = x.numel()
+    assert abs(kept.double().mean().item() - (1 - p)) < 4 * (p * (1 - p) / n) ** 0.5 + 1 / 65536
+    assert abs(dropped.double().mean().item() - 2) < 2 * 4 * (p / (1 - p) / n) ** 0.5
+    pairs = (kept[:, 1:] & kept[:, :-1]).double().mean().item()  # neighbours come from one draw and are still independent
+    assert abs(pairs - (1 - p) ** 2) < 4 / n**0.5 + 2 / 65536
+    dropped.sum().backward()
+    assert torch.equal(x.grad, dropped.detach() / 2)

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from structure.sources import in_package, sources
 
 LEVELS = (
-    {"errors", "files", "config", "presets"},
+    {"errors", "files", "devices", "config", "presets"},
     {"model", "data"},
     {"bundle"},
     {"training", "decoding"},

@@ -61,7 +61,9 @@ class FusedAttention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Attended:
         """Shapes as in `scaled_dot_product_attention`; the weights are None."""
-        mask = None if mask is None else as_boolean(mask)
+        if mask is not None:
+            mask = as_boolean(mask)
+            mask = mask if mask.dim() > 1 else mask[None]  # the kernel takes no mask of one dimension
         dropout = self.dropout if self.training else 0.0
         return Attended(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None)
 

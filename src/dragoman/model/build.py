@@ -5,6 +5,7 @@ from torch import nn
 
 from dragoman.config import ModelConfig
 from dragoman.model.attention import MultiHeadAttention
+from dragoman.model.dropout import FastDropout
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from dragoman.model.transformer import Decoder, Encoder, Transformer
@@ -41,14 +42,14 @@ def _assemble(config: ModelConfig) -> Transformer:
         embedding=source,
         positions=_positions(config),
         layers=(_encoder_layer(config) for _ in range(config.encoder_layers)),
-        dropout=config.dropout,
+        dropout=FastDropout(config.dropout),
         final_norm=_final_norm(config),
     )
     decoder = Decoder(
         embedding=target,
         positions=_positions(config),
         layers=(_decoder_layer(config) for _ in range(config.decoder_layers)),
-        dropout=config.dropout,
+        dropout=FastDropout(config.dropout),
         final_norm=_final_norm(config),
     )
     return Transformer(encoder=encoder, decoder=decoder, output=output, max_positions=config.max_positions)
@@ -59,7 +60,7 @@ def _encoder_layer(config: ModelConfig) -> EncoderLayer:
         config.d_model,
         config.n_heads,
         config.d_ff,
-        config.dropout,
+        FastDropout(config.dropout),
         self_attn=_attention(config),
         feed_forward=_feed_forward(config),
         norm_epsilon=config.norm_epsilon,
@@ -73,7 +74,7 @@ def _decoder_layer(config: ModelConfig) -> DecoderLayer:
         self_attn=_attention(config),
         cross_attn=_attention(config),
         feed_forward=_feed_forward(config),
-        dropout=config.dropout,
+        dropout=FastDropout(config.dropout),
         norm_epsilon=config.norm_epsilon,
         pre_norm=config.norm_place == "pre",
     )
@@ -91,7 +92,8 @@ def _attention(config: ModelConfig) -> MultiHeadAttention:
 
 
 def _feed_forward(config: ModelConfig) -> FeedForward:
-    return FeedForward(config.d_model, config.d_ff, dropout=config.activation_dropout)
+    dropout = FastDropout(config.activation_dropout) if config.activation_dropout else 0.0
+    return FeedForward(config.d_model, config.d_ff, dropout=dropout)
 
 
 def _positions(config: ModelConfig) -> PositionalEncoding | LearnedPositions:

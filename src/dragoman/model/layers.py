@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.cache import LayerCache
+from dragoman.model.dropout import as_module
 
 
 class FeedForward(nn.Sequential):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, equation (2), on each position alike: (B, T, D) to (B, T, D) through width F."""
 
-    def __init__(self, d_model: int, d_ff: int, *, dropout: float = 0.0) -> None:
-        inner = nn.ReLU() if dropout == 0 else nn.Sequential(nn.ReLU(), nn.Dropout(dropout))
+    def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0) -> None:
+        inner = nn.ReLU() if dropout == 0 else nn.Sequential(nn.ReLU(), as_module(dropout))
         super().__init__(nn.Linear(d_model, d_ff), inner, nn.Linear(d_ff, d_model))
 
 
@@ -31,7 +32,7 @@ class EncoderLayer(nn.Module):
         d_model: int,
         n_heads: int,
         d_ff: int,
-        dropout: float,
+        dropout: float | nn.Module,
         *,
         self_attn: MultiHeadAttention | None = None,
         feed_forward: FeedForward | None = None,
@@ -43,7 +44,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward or FeedForward(d_model, d_ff)
         self.norm1 = nn.LayerNorm(d_model, eps=norm_epsilon)
         self.norm2 = nn.LayerNorm(d_model, eps=norm_epsilon)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = as_module(dropout)
         self.pre_norm = pre_norm
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -68,7 +69,7 @@ class DecoderLayer(nn.Module):
         self_attn: MultiHeadAttention,
         cross_attn: MultiHeadAttention,
         feed_forward: FeedForward,
-        dropout: float,
+        dropout: float | nn.Module,
         norm_epsilon: float = 1e-5,
         pre_norm: bool = False,
     ) -> None:
@@ -79,7 +80,7 @@ class DecoderLayer(nn.Module):
         self.norm1 = nn.LayerNorm(d_model, eps=norm_epsilon)
         self.norm2 = nn.LayerNorm(d_model, eps=norm_epsilon)
         self.norm3 = nn.LayerNorm(d_model, eps=norm_epsilon)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = as_module(dropout)
         self.pre_norm = pre_norm
 
     def start(self, memory: Tensor) -> LayerCache:

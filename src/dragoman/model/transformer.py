@@ -9,6 +9,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from dragoman.model.cache import Cache
+from dragoman.model.dropout import as_module
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
@@ -19,12 +20,12 @@ class Encoder(nn.Module):
 
     def __init__(
         self, *, embedding: Embedding, positions: PositionalEncoding | LearnedPositions, layers: Iterable[EncoderLayer],
-        dropout: float, final_norm: nn.LayerNorm | None = None,
+        dropout: float | nn.Module, final_norm: nn.LayerNorm | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.embedding = embedding
         self.positions = positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = as_module(dropout)
         self.layers = nn.ModuleList(layers)
         self.final_norm = final_norm or nn.Identity()
 
@@ -42,12 +43,12 @@ class Decoder(nn.Module):
 
     def __init__(
         self, *, embedding: Embedding, positions: PositionalEncoding | LearnedPositions, layers: Iterable[DecoderLayer],
-        dropout: float, final_norm: nn.LayerNorm | None = None,
+        dropout: float | nn.Module, final_norm: nn.LayerNorm | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.embedding = embedding
         self.positions = positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = as_module(dropout)
         self.layers = nn.ModuleList(layers)
         self.final_norm = final_norm or nn.Identity()
 

@@ -119,7 +119,8 @@ class Trainer:
         if changed:
             raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
         self.progress = progress
-        self._mark(checkpoint)  # a run may be killed between a checkpoint and its marks
+        self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
+        self._tidy(checkpoint)
 
     def _windows(self) -> Iterator[list[Indices]]:
         """The batches of each update, from the place in the data on; a last window of an epoch may be short."""

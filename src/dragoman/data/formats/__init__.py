@@ -1,0 +1,1 @@
+"""Formats of text: each file is a reader."""
