@@ -103,6 +103,7 @@ MASKS = {
     "none": None,
     "causal": causal_mask(5, past=1),
     "padding": token_mask(6, 2)[:, None, None],
+    "one row for all": torch.tensor([True, False, True, True, False, True]),
     "ones and zeros": causal_mask(5, past=1).float(),
     "a query that sees nothing": NOTHING_TO_SEE,
     "a sentence of padding": token_mask(6, 0)[:, None, None],

@@ -106,6 +106,14 @@ def test_b83_masked_weights_are_zero_in_half_precision(dtype: torch.dtype) -> No
     assert output.isfinite().all()
 
 
+@both_kinds
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_b83_no_score_is_so_low_that_a_masked_one_wins(attention: nn.Module, dtype: torch.dtype) -> None:
+    query, key = torch.tensor([[200, 0]], dtype=dtype), torch.tensor([[-280, 0], [-280, 0], [0, 0]], dtype=dtype)  # scores -39,600 and 0
+    output = attention(query[None, None], key[None, None], VALUE.to(dtype), torch.tensor([1, 1, 0])).output
+    assert output.flatten().tolist() == [2.0, 3.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_b83_one_update_in_half_precision_with_padding(dtype: torch.dtype) -> None:
     source, target, mask = random_ids(3, 6), random_ids(3, 5, seed=5), token_mask(6, 2, 0)

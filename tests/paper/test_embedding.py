@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
-from dragoman.model import Embedding, Transformer, build_model
+from dragoman.model import Embedding, LearnedPositions, Transformer, build_model
 from paper.models import SIZES, random_ids, random_numbers, small_model, token_mask
 
 NAMES = ("encoder.embedding.weight", "decoder.embedding.weight", "output.weight")
@@ -67,6 +67,12 @@ def test_embeddings_start_normal_with_variance_one_over_d_model_and_a_zero_row_f
         assert numbers.mean().item() == pytest.approx(0, abs=0.01)
         assert numbers.std().item() == pytest.approx(1, rel=0.01)
         assert (numbers.abs() > 2).double().mean().item() == pytest.approx(0.0455, abs=0.002)  # a normal distribution's tails
+
+
+def test_learned_positions_start_as_embeddings_do_and_no_row_is_zero() -> None:
+    weight = LearnedPositions(64, 4000).weight * 8
+    assert weight.std().item() == pytest.approx(1, rel=0.01)
+    assert weight.abs().amax(1).min() > 0.1
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])

@@ -83,6 +83,7 @@ def test_a_model_built_without_storage_has_its_table_all_the_same() -> None:
     with torch.device("meta"):
         module = PositionalEncoding(16, 40)
     assert torch.equal(module.pe[0], sinusoids(40, 16))
+    assert module.state_dict() == {}
 
 
 def test_only_positions_tell_word_order_apart() -> None:
