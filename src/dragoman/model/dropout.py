@@ -24,8 +24,8 @@ class FastDropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
-        dropped = round(self.p * 65536)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        dropped = min(round(self.p * 65536), 65535)
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
         keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 32768
         return x * keep.to(x.dtype).mul_(65536 / (65536 - dropped))
 
