@@ -58,6 +58,9 @@ def demo(
     """Everything once: makes dates in two languages, trains, evaluates on dates never seen, translates, says what to do next."""
     languages = [_languages(pair) for pair in pairs.split(",")]
     folder = _new_folder(out)
+    import torch
+
+    torch.set_num_threads(1)  # a second thread costs matrices this small more than it gives, and far more where the machine is busy
     settings = folder / "demo.toml"
     settings.write_text(SETTINGS, encoding="utf-8")
     for source, target in languages:
