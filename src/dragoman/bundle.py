@@ -150,6 +150,7 @@ def _read_config(folder: Path) -> tuple[Config, dict[str, Any]]:
 def _read_weights(path: Path, model: torch.nn.Module, problems: list[str]) -> dict[str, Tensor]:
     expected = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     try:
+        path.open("rb").close()  # says why it cannot be read; safe_open does not
         with safe_open(path, framework="pt") as file:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - not a mapping
             problems += [f"weight {name} is missing" for name in expected if name not in found]
@@ -159,7 +160,7 @@ def _read_weights(path: Path, model: torch.nn.Module, problems: list[str]) -> di
             ]
             weights = {name: file.get_tensor(name) for name in expected if name in found} if not problems else {}
     except OSError as error:
-        problems.append(f"{path.name}: {error.strerror or 'no such file'}")
+        problems.append(f"{path.name}: {error.strerror or error}")
         return {}
     except SafetensorError as error:
         problems.append(f"{path.name} is not a whole safetensors file ({error})")

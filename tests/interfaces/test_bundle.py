@@ -1,0 +1,330 @@
+"""The bundle: what is written comes back bit by bit, and every fault of a damaged or foreign folder is named at once."""
+
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dragoman.bundle import FORMAT_VERSION, Bundle, load_bundle, mark_checkpoint, resolve_model, save_bundle
+from dragoman.config import Config
+from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import DragomanError, UsageError
+from dragoman.model.build import build_model
+from dragoman.presets import count_parameters
+from training_runs import WORDS, same_bits
+
+SIZES = {"d_model": 8, "d_ff": 12, "n_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.1}
+WEIGHT = "decoder.layers.1.feed_forward"
+
+
+def make_bundle(*, joint: bool = True, **model: Any) -> Bundle:
+    """Random weights over ten words, or over ten and six."""
+    source = Tokenizer.train([" ".join(WORDS[:10])], kind="whitespace", vocabulary_size=50)
+    target = source if joint else Tokenizer.train([" ".join(WORDS[10:16])], kind="whitespace", vocabulary_size=50)
+    sizes = {"source_vocabulary": len(source), "target_vocabulary": len(target), "tie": "all" if joint else "decoder"}
+    config = Config().with_values(
+        model=SIZES | sizes | model, data={"source": "aa", "target": "bb", "tokenizer": "whitespace", "joint_vocabulary": joint}
+    )
+    return Bundle(config, build_model(config.model, seed=5), source, target, {"step": 7, "note": "ü"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_bundle(make_bundle(), tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the document in config.json."""
+    document = json.loads((folder / "config.json").read_text("utf-8"))
+    change(document)
+    (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def refused(folder: Path, *parts: str) -> str:
+    """Loading fails with exit status 1 and one sentence that names the folder and has all these parts."""
+    with pytest.raises(DragomanError) as caught:
+        load_bundle(folder)
+    message = str(caught.value)
+    assert not isinstance(caught.value, UsageError)
+    assert "\n" not in message
+    for part in (str(folder), *parts):
+        assert part in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        make_bundle(),
+        make_bundle(tie="decoder"),
+        make_bundle(tie="none"),
+        make_bundle(joint=False),
+        make_bundle(joint=False, tie="none", positions="learned", norm_place="pre", attention_bias=False, d_k=3, d_v=5),
+        make_bundle(positions="sinusoidal-concat", max_positions=9),
+    ],
+    ids=["all", "decoder", "none", "separate", "departures", "concat"],
+)
+def test_a_round_trip_is_bit_equal(bundle: Bundle, tmp_path: Path) -> None:
+    save_bundle(bundle, tmp_path / "out")
+    found = load_bundle(tmp_path / "out")
+    assert (found.config, dict(found.info)) == (bundle.config, dict(bundle.info))
+    assert same_bits(dict(found.model.named_parameters()), dict(bundle.model.named_parameters()))
+    assert not found.model.training
+    assert all(weight.requires_grad for weight in found.model.parameters())
+    tokens = torch.tensor([[4, 7, 2], [5, 2, 0]])
+    mask = tokens != 0
+    assert torch.equal(found.model(tokens, tokens, mask), bundle.model.eval()(tokens, tokens, mask))
+    assert (found.source_tokenizer.fingerprint, found.target_tokenizer.fingerprint) == (
+        bundle.source_tokenizer.fingerprint,
+        bundle.target_tokenizer.fingerprint,
+    )
+
+
+@pytest.mark.parametrize(("tie", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)])
+def test_shared_weights_are_stored_once_and_shared_again(tie: str, matrices: int, tmp_path: Path) -> None:
+    bundle = make_bundle(tie=tie)
+    save_bundle(bundle, tmp_path / "out")
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    rows = len(bundle.source_tokenizer)
+    assert sum(weight.shape == (rows, 8) for weight in stored.values()) == matrices
+    assert sum(weight.numel() for weight in stored.values()) == count_parameters(bundle.config.model)
+    model = load_bundle(tmp_path / "out").model
+    assert (model.output.weight is model.decoder.embedding.weight) == (tie != "none")
+    assert (model.encoder.embedding.weight is model.decoder.embedding.weight) == (tie == "all")
+
+
+def test_a_joint_vocabulary_is_one_file_and_one_object_and_separate_ones_are_two(tmp_path: Path) -> None:
+    for joint, names in ((True, {"tokenizer.json"}), (False, {"tokenizer.source.json", "tokenizer.target.json"})):
+        out = tmp_path / str(joint)
+        save_bundle(make_bundle(joint=joint), out)
+        assert {path.name for path in out.iterdir()} == {"config.json", "model.safetensors", "README.md"} | names
+        found = load_bundle(out)
+        assert (found.source_tokenizer is found.target_tokenizer) == joint
+        assert len(found.target_tokenizer) == (14 if joint else 10)
+
+
+def test_the_document_and_the_card_say_what_it_is(folder: Path) -> None:
+    document = json.loads((folder / "config.json").read_text("utf-8"))
+    assert document["format_version"] == FORMAT_VERSION
+    assert document["architecture"] == "transformer"
+    assert document["config"]["model"]["d_ff"] == 12
+    assert document["info"] == {"step": 7, "note": "ü"}
+    card = (folder / "README.md").read_text("utf-8")
+    assert "aa to bb" in card
+    assert f"1 + 2 layers, d_model 8, d_ff 12, 2 heads, {count_parameters(make_bundle().config.model):,} parameters" in card
+    assert "- Step: 7" in card
+
+
+def test_loading_leaves_the_random_state(folder: Path) -> None:
+    torch.manual_seed(1)
+    right = torch.rand(3)
+    torch.manual_seed(1)
+    load_bundle(folder)
+    assert torch.equal(torch.rand(3), right)
+
+
+def test_a_folder_that_exists_is_never_overwritten_and_a_failure_leaves_nothing(folder: Path) -> None:
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(DragomanError, match="already exists"):
+        save_bundle(make_bundle(), folder)
+    assert (folder / "model.safetensors").read_bytes() == before
+
+    def fail(beside: Path) -> None:
+        assert (beside / "model.safetensors").exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_bundle(make_bundle(), folder.with_name("other"), also=fail)
+    assert [path.name for path in folder.parent.iterdir()] == ["bundle"]
+
+
+# Weights
+
+
+def test_missing_foreign_and_misshapen_weights_are_named_together(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    names = sorted(name for name in weights if name.startswith(WEIGHT))
+    gone, turned = names[0], next(name for name in names if weights[name].dim() == 2)
+    del weights[gone]
+    weights[turned] = weights[turned].T.contiguous()
+    weights["decoder.embedding.weight"] = torch.zeros(14, 8)  # the shared matrix under its other name
+    weights["lm_head.weight"] = torch.zeros(14, 8)
+    save_file(weights, folder / "model.safetensors")
+    rows, columns = weights[turned].shape
+    refused(
+        folder,
+        f"weight {gone} is missing",
+        f"weight {turned} has shape ({rows}, {columns}), not ({columns}, {rows})",
+        "weight decoder.embedding.weight is not part of this model",
+        "weight lm_head.weight is not part of this model",
+    )
+
+
+def test_weights_and_tokenizer_faults_are_named_together(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "tokenizer.json").write_text("{", encoding="utf-8")
+    refused(folder, "model.safetensors: No such file", "tokenizer.json")
+
+
+def test_whole_numbers_are_no_weights(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.startswith(WEIGHT))
+    save_file(weights | {name: weights[name].int()}, folder / "model.safetensors")
+    refused(folder, f"weight {name} is torch.int32, not floating point")
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.001, 0.05, 0.5, 0.999])
+def test_a_truncated_file_is_refused(kept: float, folder: Path) -> None:
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: int(len(whole) * kept)])
+    refused(folder, "model.safetensors is not a whole safetensors file")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x04N.",
+        b"PK\x03\x04 not weights",
+        struct.pack("<Q", 1 << 62) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 60) + b'{"a":{"dtype":"F32","shape":[9],"data_offsets":[0,1000000]}} ' + b"\0" * 36,
+    ],
+    ids=["pickle", "zip", "huge header", "no names", "beyond the end"],
+)
+def test_a_foreign_file_is_refused(content: bytes, folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    refused(folder, "model.safetensors is not a whole safetensors file")
+
+
+def test_a_folder_in_place_of_the_weights_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+    refused(folder, "model.safetensors: Is a directory")
+
+
+class _Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "tokenizer.pkl", "training_args.bin", "model.safetensors"])
+def test_pickles_are_not_opened(name: str, folder: Path, tmp_path: Path) -> None:
+    """Beside a whole model they are left alone; in place of its weights they are refused."""
+    mark = tmp_path / "exploded"
+    bomb = pickle.dumps(_Bomb(mark))
+    pickle.loads(bomb)
+    assert mark.exists()  # the bomb is a bomb
+    mark.unlink()
+    (folder / name).write_bytes(bomb)
+    if name == "model.safetensors":
+        refused(folder, "model.safetensors is not a whole safetensors file")
+    else:
+        load_bundle(folder)
+        (folder / "model.safetensors").unlink()
+        refused(folder, "model.safetensors")
+    assert not mark.exists()
+
+
+# Tokenizers
+
+
+def test_a_tokenizer_with_more_entries_than_rows_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    for joint, sides in ((True, ["source", "target"]), (False, ["target"])):
+        bundle, out = make_bundle(joint=joint), tmp_path / str(joint)
+        larger = Tokenizer.train([" ".join(WORDS[:12])], kind="whitespace", vocabulary_size=50)
+        source = larger if joint else bundle.source_tokenizer
+        save_bundle(replace(bundle, source_tokenizer=source, target_tokenizer=larger), out)
+        rows = 14 if joint else 10
+        message = refused(out, *(f"the {side} tokenizer has 16 entries but the embedding has {rows} rows" for side in sides))
+        assert ("source tokenizer" in message) == joint
+
+
+def test_a_tokenizer_with_fewer_entries_than_rows_is_taken(tmp_path: Path) -> None:
+    """Tables are padded to round numbers by some."""
+    save_bundle(make_bundle(source_vocabulary=16, target_vocabulary=16), tmp_path / "out")
+    assert len(load_bundle(tmp_path / "out").source_tokenizer) == 14
+
+
+def test_each_missing_tokenizer_is_named(tmp_path: Path) -> None:
+    save_bundle(make_bundle(joint=False), tmp_path / "out")
+    for side in ("source", "target"):
+        (tmp_path / "out" / f"tokenizer.{side}.json").unlink()
+    refused(tmp_path / "out", "tokenizer.source.json", "tokenizer.target.json")
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda document: document.update(format_version=FORMAT_VERSION + 1), "format version 2 is newer than the 1 this Dragoman reads"),
+        (lambda document: document.update(format_version="one"), "format version one"),
+        (lambda document: document.pop("format_version"), "'format_version'"),
+        (lambda document: document.pop("config"), "'config'"),
+        (lambda document: document.update(config=[1]), "not the settings of a Dragoman model"),
+        (lambda document: document["config"].update(model=3), "model=3"),
+        (lambda document: document["config"]["model"].update(d_modle=3), "unknown setting model.d_modle; the nearest is model.d_model"),
+        (lambda document: document["config"]["model"].update(d_model="wide", n_heads=0), "model.d_model='wide'"),
+        (lambda document: document["config"]["model"].update(n_heads=3), "d_model=8 does not divide by n_heads=3"),
+        (lambda document: document["config"]["model"].update(d_ff=13), "has shape"),
+    ],
+)
+def test_damaged_settings_are_named(change: Callable[[dict[str, Any]], object], told: str, folder: Path) -> None:
+    edit(folder, change)
+    refused(folder, told)
+
+
+def test_all_wrong_settings_are_named(folder: Path) -> None:
+    edit(folder, lambda document: document["config"]["model"].update(d_model="wide", n_heads=0, dropout=2))
+    refused(folder, "config.json", "model.d_model='wide'", "model.n_heads=0", "model.dropout=2")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe\x00", b"[" * 100_000, b'{"format_version": 1}', b'{"model_type": "marian"}'],
+)
+def test_something_else_named_config_json_is_refused(content: bytes, folder: Path) -> None:
+    (folder / "config.json").write_bytes(content)
+    refused(folder, "config.json", "not the settings of a Dragoman model")
+
+
+# Which folder
+
+
+def test_a_run_means_its_best_checkpoint_or_else_its_last(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step in (5, 10):
+        save_bundle(replace(make_bundle(), info={"step": step}), run / "checkpoints" / f"step-{step:06}")
+    with pytest.raises(DragomanError, match=r"neither a bundle .* nor a run with a finished checkpoint"):
+        resolve_model(run)
+    mark_checkpoint(run, "last", run / "checkpoints" / "step-000010")
+    assert load_bundle(run).info["step"] == 10
+    mark_checkpoint(run, "best", run / "checkpoints" / "step-000005")
+    assert load_bundle(run).info["step"] == 5
+    assert load_bundle(run / "checkpoints" / "step-000010").info["step"] == 10
+    mark_checkpoint(run, "best", run / "checkpoints" / "step-000099")
+    assert load_bundle(run).info["step"] == 10
+
+
+def test_nothing_and_something_else_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(DragomanError, match="nowhere: no such model"):
+        load_bundle(tmp_path / "nowhere")
+    with pytest.raises(DragomanError, match="neither a bundle"):
+        load_bundle(tmp_path)
+    (tmp_path / "file").write_text("text", encoding="utf-8")
+    with pytest.raises(DragomanError, match="file: neither a bundle"):
+        load_bundle(tmp_path / "file")
