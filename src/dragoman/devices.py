@@ -1,8 +1,26 @@
-"""Where to compute."""
+"""Where to compute, and what memory there is."""
+
+import os
+import platform
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from dragoman.errors import UsageError
+
+_MEMINFO, _STATUS = Path("/proc/meminfo"), Path("/proc/self/status")
+_CGROUPS = (  # of a container: the limit, what is in use, and under which name the pages are that can be given back
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
 
 
 def pick_device(name: str) -> torch.device:
@@ -18,3 +36,65 @@ def pick_device(name: str) -> torch.device:
     if not available:
         raise UsageError(f"device {name!r} is not available here; give auto, cpu, cuda, cuda:N or mps")
     return device
+
+
+def machine_facts(device: torch.device) -> dict[str, Any]:
+    """Host, device and threads, for the record."""
+    facts: dict[str, Any] = {"host": platform.node(), "device": str(device), "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        facts["device_name"] = torch.cuda.get_device_name(device)
+    return facts
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """Most bytes so far: "mem" resident of this process, "device_mem" of tensors on a GPU; nothing that the system does not tell."""
+    peak = {}
+    if (resident := _peak_resident()) is not None:
+        peak["mem"] = resident
+    if device.type == "cuda":
+        peak["device_mem"] = torch.cuda.max_memory_allocated(device)
+    return peak
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that this process may still take on a device without harm to others; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    limits = [limit for limit in (_named_bytes(_MEMINFO, "MemAvailable:"), *map(_cgroup_room, _CGROUPS)) if limit is not None]
+    if limits:
+        return min(limits)
+    with suppress(AttributeError, ValueError, OSError):  # macOS tells how much there is, Windows nothing
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _peak_resident() -> int | None:
+    if (peak := _named_bytes(_STATUS, "VmHWM:")) is not None:
+        return peak
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _named_bytes(path: Path, name: str) -> int | None:
+    """The number after ``name`` in a file of names and numbers; one in kB is told in bytes."""
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith(name):
+                number, *unit = line[len(name) :].split()
+                return int(number) * (1024 if unit == ["kB"] else 1)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _cgroup_room(files: tuple[str, str, str, str]) -> int | None:
+    limit, usage, statistics, reclaimable = files
+    try:
+        room = int(Path(limit).read_text(encoding="utf-8")) - int(Path(usage).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no such limit: "max"
+        return None
+    return room + (_named_bytes(Path(statistics), f"{reclaimable} ") or 0)

@@ -96,10 +96,10 @@ def _model_problems(bundle: "Bundle") -> list[str]:
 
 def _run_facts(run: Path) -> dict[str, Any]:
     from dragoman.bundle import list_checkpoints, marked_checkpoint
-    from dragoman.training.run import read_run
+    from dragoman.training.records import read_log, read_run
 
     record = read_run(run)
-    log, broken = _read_log(run)
+    log, broken = read_log(run)
     training = [entry for entry in log if entry.get("t") == "train"]
     evaluations = [entry for entry in log if entry.get("t") == "eval"]
     marks = {mark: marked_checkpoint(run, mark) for mark in ("best", "last")}
@@ -121,23 +121,6 @@ def _run_facts(run: Path) -> dict[str, Any]:
         "problems": _run_problems(run, record, training, evaluations, broken, has_model),
         "model": _model_facts(run) if has_model else None,
     }
-
-
-def _read_log(run: Path) -> tuple[list[dict[str, Any]], int]:
-    """The log's records, and how many of its lines are no record, as the last is while it is being written."""
-    try:
-        lines = (run / "log.jsonl").read_bytes().splitlines()
-    except FileNotFoundError:
-        return [], 0
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records, len(lines) - len(records)
 
 
 def _run_problems(

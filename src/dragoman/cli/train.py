@@ -19,6 +19,7 @@ from dragoman.presets import resolve_config
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
+    from dragoman.training.run import Prepared
     from dragoman.training.trainer import Score, Trainer
 
 Paths = list[str] | None
@@ -139,7 +140,7 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
     with RunLog(run, console=console, max_steps=settings.training.max_steps) as log:
         trainer = Trainer(
             bundle, prepared.corpus, run=run, log=log, device=device, validation=prepared.validation,
-            score=_validation_score(settings), facts=prepared.fingerprints(),
+            score=_validation_score(run, prepared), facts=prepared.fingerprints(),
         )  # fmt: skip
         if checkpoint:
             trainer.resume(checkpoint)
@@ -189,22 +190,31 @@ def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _validation_score(settings: Config) -> "Score | None":
-    """Greedy BLEU and chrF of the validation text, read once."""
-    if not settings.data.valid:
+def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
+    """Greedy BLEU, chrF and samples of the validation text, which is read once and left in the run folder."""
+    data, training = prepared.config.data, prepared.config.training
+    if not data.valid:
         return None
     from dragoman.data.formats.pairs import read_pairs
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.evaluate import evaluate_translator
+    from dragoman.training.samples import choose_samples, write_validation_text
 
-    data, training = settings.data, settings.training
     pairs = list(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid))
+    plain = [(prepared.source_tokenizer.plain(source), prepared.target_tokenizer.plain(target)) for source, target in pairs]
+    shown = choose_samples(plain)
+    write_validation_text(run, plain)
 
     def score(bundle: "Bundle") -> dict[str, Any]:
-        scores = evaluate_translator(
+        evaluation = evaluate_translator(
             Translator(bundle), pairs, beam=1, tokenize=training.bleu_tokenize, lowercase=training.bleu_lowercase
-        ).scores
-        return {"bleu": scores.bleu, "chrf": scores.chrf, "signature": scores.bleu_signature}
+        )
+        outputs = [translation.text for translation in evaluation.translations]
+        samples = [{"source": plain[place][0], "reference": plain[place][1], "output": outputs[place]} for place in shown]
+        scores = evaluation.scores
+        return {
+            "bleu": scores.bleu, "chrf": scores.chrf, "signature": scores.bleu_signature, "samples": samples, "outputs": outputs,
+        }  # fmt: skip
 
     return score
 

@@ -5,6 +5,7 @@ A person at a terminal sees one line that is rewritten in place; a file or a pip
 
 import json
 import time
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ from rich.text import Text
 from dragoman.errors import DragomanError
 
 BAR_WIDTH = 28
+_LINE_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # JSON's other form of what some readers end a line at
 
 
 class RunLog:
@@ -53,12 +55,24 @@ class RunLog:
         else:
             self.say(f"{step:,}/{total:,}  {facts}")
 
-    def evaluation(self, record: Mapping[str, Any], *, best: bool) -> None:
-        """The losses and scores of an evaluation; ``best`` when no earlier one was better."""
+    def evaluation(self, record: Mapping[str, Any], *, best: Mapping[str, float | None] | None = None) -> None:
+        """The losses, scores and samples of an evaluation.
+
+        When no earlier one was better, ``best`` has under the name of the figure that decides, loss or bleu, what it gained on the best
+        before, or None for the first.
+        """
         self._append("eval", record)
-        shown = [f"valid loss {record['loss']:.3f}", f"ppl {record['ppl']:.2f}"]
-        shown += [f"{name} {record[key]:.2f}" for name, key in (("BLEU", "bleu"), ("chrF", "chrf")) if key in record]
-        self.say(f"step {record['step']:,}  {'  '.join(shown)}{'  (best)' if best else ''}  {record['seconds']:.1f} s")
+        marks = {
+            key: " (best)" if gain is None else f" (best, {gain:+.{3 if key == 'loss' else 2}f})" for key, gain in (best or {}).items()
+        }
+        shown = [f"valid loss {record['loss']:.3f}{marks.get('loss', '')}", f"ppl {record['ppl']:.2f}"]
+        for name, key in (("BLEU", "bleu"), ("chrF", "chrf")):
+            if key in record:
+                shown.append(f"{name} {record[key]:.2f}{marks.get(key, '')}")
+        self.say(f"✓ step {record['step']:,}  {'  '.join(shown)}  {record['seconds']:.1f} s")
+        for sample in record.get("samples", ()):
+            for name, key in (("src", "source"), ("ref", "reference"), ("out", "output")):
+                self.say(f"  {name}  {plain_line(sample[key])}")
 
     def event(self, name: str, **facts: Any) -> None:
         """Something that happened: start, resume, stop."""
@@ -70,12 +84,17 @@ class RunLog:
             self._console.print(Text(line), soft_wrap=True)
 
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
-        line = json.dumps({"t": kind, "time": round(time.time(), 3), **record}, ensure_ascii=False)
+        line = json.dumps({"t": kind, "time": round(time.time(), 3), **record}, ensure_ascii=False).translate(_LINE_BREAKS)
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
             raise DragomanError(f"{self._path}: cannot write: {error.strerror}; make room, then continue with --resume") from error
+
+
+def plain_line(text: str) -> str:
+    """``text`` with a space for each control character and line break, so that no sentence can move the cursor or colour the terminal."""
+    return "".join(" " if unicodedata.category(character) in ("Cc", "Zl", "Zp") else character for character in text)
 
 
 def clock(seconds: float) -> str:

@@ -21,6 +21,7 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
+from dragoman.training.records import read_run
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,6 @@ def discard_run(run: Path) -> None:
 def update_run(run: Path, **facts: Any) -> None:
     """Replaces facts in run.json."""
     write_file(run / "run.json", json.dumps(read_run(run) | facts, indent=1, ensure_ascii=False) + "\n")
-
-
-def read_run(run: Path) -> dict[str, Any]:
-    """The facts of run.json; empty when there is none yet. Raises DragomanError when it is damaged."""
-    try:
-        facts: dict[str, Any] = json.loads((run / "run.json").read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise DragomanError(f"{run / 'run.json'}: cannot read it ({error}); restore the file or start a new run") from None
-    return facts
 
 
 def prepare(run: Path, config: Config) -> Prepared:

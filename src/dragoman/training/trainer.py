@@ -15,15 +15,21 @@ from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_ch
 from dragoman.config import TrainingConfig
 from dragoman.data.batching import Batch, Indices, collate, ordered_batches, plan_batches
 from dragoman.data.corpus import Corpus
+from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
 from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss
 from dragoman.training.optimizer import build_optimizer
+from dragoman.training.records import judged_by, merit
+from dragoman.training.samples import write_outputs
 from dragoman.training.schedule import rate_of
 from dragoman.training.state import Progress, load_state, save_state
 
 Score = Callable[[Bundle], Mapping[str, Any]]
-"""Translates the validation text with a model and returns facts for the log, among them "bleu"."""
+"""Translates the validation text with a model and returns facts for the log, among them "bleu" and "samples".
+
+Under "outputs" it may return every translation, for the run's samples/ and not for the log.
+"""
 
 
 @dataclass
@@ -187,7 +193,7 @@ class Trainer:
         progress, settings = self.progress, self.settings
         rate = self.totals.tokens / self.totals.seconds
         record = {"step": progress.step, "epoch": progress.epoch, **self.totals.means(), "lr": self.rate(progress.step)}
-        record |= {"grad_norm": norm, "tok_s": rate, "seconds": progress.seconds}
+        record |= {"grad_norm": norm, "tok_s": rate, "seconds": progress.seconds, **peak_memory(self.device)}
         left = (settings.max_steps - progress.step) * progress.seconds / progress.step
         if settings.max_minutes:
             left = min(left, 60 * settings.max_minutes - progress.seconds)
@@ -206,19 +212,22 @@ class Trainer:
             for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
                 batch = self._batch(self.validation, indices)
                 totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
-        scores = self.score(self.bundle) if self.score else {}
+        scores = dict(self.score(self.bundle)) if self.score else {}
         self.model.train()
+        if outputs := scores.pop("outputs", None):
+            write_outputs(self.run, self.progress.step, outputs)
         record = {"step": self.progress.step, **totals.means(), **scores, "seconds": time.monotonic() - began}
         self.log.evaluation(record, best=self._judge(record))
 
-    def _judge(self, record: Mapping[str, Any]) -> bool:
-        by_bleu = self.settings.best_by == "bleu" and "bleu" in record
-        value = float(record["bleu"]) if by_bleu else -float(record["loss"])
-        best = self.progress.best is None or value > self.progress.best
-        if best:
-            self.progress.best, self.progress.best_step = value, self.progress.step
-        self.progress.evaluations_since_best = 0 if best else self.progress.evaluations_since_best + 1
-        return best
+    def _judge(self, record: Mapping[str, Any]) -> dict[str, float | None] | None:
+        """If no earlier evaluation was better: the figure that decides, with its change from the best before."""
+        key, value = judged_by(record, best_by=self.settings.best_by), merit(record, best_by=self.settings.best_by)
+        before = self.progress.best
+        if before is not None and value <= before:
+            self.progress.evaluations_since_best += 1
+            return None
+        self.progress.best, self.progress.best_step, self.progress.evaluations_since_best = value, self.progress.step, 0
+        return {key: None if before is None else value - before if key == "bleu" else before - value}
 
     def _save(self) -> None:
         """A checkpoint of this step, the marks last and best, and the removal of what is older than is kept."""

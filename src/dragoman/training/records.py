@@ -1,0 +1,65 @@
+"""What a run folder says of itself: the facts of run.json, the records of log.jsonl. Needs neither PyTorch nor the run's model."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DragomanError
+
+Record = dict[str, Any]
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """The facts of run.json; empty when there is none yet. Raises DragomanError when it is damaged."""
+    try:
+        facts: dict[str, Any] = json.loads((run / "run.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DragomanError(f"{run / 'run.json'}: cannot read it ({error}); restore the file or start a new run") from None
+    return facts
+
+
+def read_log(run: Path) -> tuple[list[Record], int]:
+    """The records of log.jsonl, and how many of its lines are no record, as the last is while it is being written."""
+    try:
+        lines = (run / "log.jsonl").read_bytes().splitlines()
+    except FileNotFoundError:
+        return [], 0
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records, len(lines) - len(records)
+
+
+def standing(records: Iterable[Record]) -> list[Record]:
+    """The records without those of updates that a run did once more: resumed at a step, it knows nothing of what came after that step."""
+    kept: list[Record] = []
+    for record in records:
+        if record.get("event") in ("start", "resume"):
+            step = record.get("step", 0)
+            kept = [earlier for earlier in kept if earlier.get("t") == "event" or earlier.get("step", 0) <= step]
+        kept.append(record)
+    return kept
+
+
+def best_evaluation(evaluations: Iterable[Record], *, best_by: str) -> Record | None:
+    """The first evaluation that no other beats: in BLEU if ``best_by`` is bleu and there is one, else in loss."""
+    measured = [record for record in evaluations if "loss" in record]
+    return max(measured, key=lambda record: merit(record, best_by=best_by), default=None)
+
+
+def merit(record: Mapping[str, Any], *, best_by: str) -> float:
+    """What of an evaluation is to be high: its BLEU, or its loss with the sign turned."""
+    return float(record["bleu"]) if judged_by(record, best_by=best_by) == "bleu" else -float(record["loss"])
+
+
+def judged_by(record: Mapping[str, Any], *, best_by: str) -> str:
+    """bleu or loss: the one that decides."""
+    return "bleu" if best_by == "bleu" and "bleu" in record else "loss"
