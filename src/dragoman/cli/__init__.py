@@ -21,6 +21,7 @@ VERBS = {
     "translate": "Translate text: n lines in, n lines out.",
     "evaluate": "Translate a test set and score it: BLEU and chrF.",
     "score": "Log-probability of given translations.",
+    "report": "The report of a run: curves, evaluations, samples, settings on one page.",
     "average": "Average the last checkpoints of a run into one model.",
     "inspect": "Facts of a model or a run, and what looks wrong.",
     "presets": "The paper's models with their parameter counts.",

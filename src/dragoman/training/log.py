@@ -78,10 +78,11 @@ class RunLog:
         """Something that happened: start, resume, stop."""
         self._append("event", {"event": name, **facts})
 
-    def say(self, line: str) -> None:
-        """One line for the person."""
+    def say(self, *lines: str) -> None:
+        """Lines for the person."""
         if self._console:
-            self._console.print(Text(line), soft_wrap=True)
+            for line in lines:
+                self._console.print(Text(line), soft_wrap=True)
 
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({"t": kind, "time": round(time.time(), 3), **record}, ensure_ascii=False).translate(_LINE_BREAKS)

@@ -1,0 +1,95 @@
+"""Line charts as inline SVG, and text for HTML.
+
+Presentation attributes only, so that a chart reads where styles are blocked, in light and in dark; curves differ by dash as well as colour.
+"""
+
+import html
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+Point = tuple[float, float]
+
+MOST_POINTS = 300
+WIDTH, HEIGHT = 720, 260
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 28, 40
+STROKES = (("#3b82f6", "none"), ("#d97706", "8 4"), ("#16a34a", "2 3"))  # at least 3:1 on white and on near-black
+
+
+def line_chart(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
+    """An SVG of up to three named curves over training steps; empty text when no curve has a point that is a finite number."""
+    drawn = {name: thinned([point for point in points if all(map(math.isfinite, point))]) for name, points in curves.items()}
+    drawn = {name: points for name, points in drawn.items() if points}
+    if not drawn:
+        return ""
+    steps, values = ([point[axis] for points in drawn.values() for point in points] for axis in (0, 1))
+    x_ticks, y_ticks = [step for step in ticks(0, max(steps)) if step >= 0], ticks(min(values), max(values))
+    names = ", ".join(drawn)
+    low, high, last = min(y_ticks[0], *values), max(y_ticks[-1], *values), max(x_ticks[-1], *steps)
+
+    def x(step: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * step / last
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
+
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" role="img" aria-label="{escaped(f"{title}, over steps: {names}")}" '
+        'font-family="sans-serif" font-size="12" fill="currentColor">'
+    ]
+    for value in y_ticks:
+        parts.append(f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity="0.2"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{number(value)}</text>')
+    for step in x_ticks:
+        parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{number(step)}</text>')
+    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">step</text>')
+    start = LEFT
+    for (name, points), (colour, dash) in zip(drawn.items(), STROKES, strict=False):
+        look = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+        parts.append(f'<path d="M{start} 12h32" {look}/><text x="{start + 38}" y="16">{escaped(name)}</text>')
+        start += 60 + 7 * len(name)
+        if len(points) == 1:
+            parts.append(f'<circle cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="3" fill="{colour}"/>')
+        else:
+            parts.append(f'<polyline points="{" ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)}" {look}/>')
+    return "".join([*parts, "</svg>"])
+
+
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most ``most`` of the points, in order: the first, the last, and of each stretch between them the lowest and the highest."""
+    if len(points) <= most:
+        return list(points)
+    inner, stretches = points[1:-1], (most - 2) // 2
+    kept = [points[0]]
+    for index in range(stretches):
+        places = range(len(inner) * index // stretches, len(inner) * (index + 1) // stretches)
+        extremes = {chooser(places, key=lambda place: inner[place][1]) for chooser in (min, max)}
+        kept += [inner[place] for place in sorted(extremes)]
+    return [*kept, points[-1]]
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Three to seven round numbers from at most ``low`` to at least ``high``, at equal distances of 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    power = 10 ** math.floor(math.log10(high - low))
+    for distance in (power * factor for factor in (0.2, 0.5, 1, 2, 5)):
+        first, last = math.floor(low / distance), math.ceil(high / distance)
+        if last - first <= 6:
+            break
+    return [index * distance for index in range(first, last + 1)]
+
+
+def number(value: object) -> str:
+    """A number for people: whole ones with commas, others to six digits; any other value as text for HTML."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return escaped(value)
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.6g}"
+
+
+def escaped(value: object) -> str:
+    """Text that stands in HTML for what it is, in an element or in a quoted attribute; control characters read U+FFFD."""
+    text = "".join("\ufffd" if unicodedata.category(character) in ("Cc", "Cs") else character for character in str(value))
+    return html.escape(text, quote=True)

@@ -1,0 +1,249 @@
+"""report.html: a run on one page, from run.json and log.jsonl alone (Section 5).
+
+One file without scripts that fetches nothing. Everything that comes from the run is text, whatever it looks like.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dragoman.config import Config
+from dragoman.errors import DragomanError
+from dragoman.files import write_file
+from dragoman.training.charts import Point, escaped, line_chart, number, thinned
+from dragoman.training.log import clock
+from dragoman.training.records import Record, best_evaluation, read_log, read_run, standing
+from dragoman.training.schedule import paper_rate
+
+MOST_ROWS = 40
+"""Rows of the table below a chart; log.jsonl has them all."""
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1.5rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: .5rem 0 1rem; font-size: .9rem; display: block; overflow-x: auto; }
+th, td { border: 1px solid #8888; padding: .15rem .5rem; text-align: start; vertical-align: top; }
+td.n { text-align: end; font-variant-numeric: tabular-nums; }
+caption { text-align: start; padding-bottom: .25rem; }
+code { overflow-wrap: anywhere; }
+figure { margin: 1rem 0; }
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the page is made of: the facts of run.json, the settings among them, and the records that stand."""
+
+    facts: Mapping[str, Any]
+    training: Sequence[Record]
+    evaluations: Sequence[Record]
+
+    @classmethod
+    def read(cls, run: Path) -> "Report":
+        """Of a run folder; DragomanError when it has neither run.json nor log.jsonl."""
+        facts, (records, _) = read_run(run), read_log(run)
+        if not facts and not records:
+            raise DragomanError(f"{run}: no run.json and no log.jsonl, so there is nothing to report; give a run folder")
+        kept = standing(record for record in records if isinstance(record.get("step"), int))
+        return cls(facts, *([record for record in kept if record.get("t") == kind] for kind in ("train", "eval")))
+
+    def setting(self, group: str, name: str) -> Any:
+        """A setting of the run, the paper's where run.json does not tell."""
+        return self.facts.get("settings", {}).get(group, {}).get(name, getattr(getattr(Config(), group), name))
+
+    def best(self) -> Record | None:
+        """The best evaluation so far."""
+        return best_evaluation(self.evaluations, best_by=self.setting("training", "best_by"))
+
+    def html(self) -> str:
+        """The page."""
+        title = escaped(f"{self.setting('data', 'source')} → {self.setting('data', 'target')}")
+        parts = (
+            _head(self), _curves(self), _evaluations(self), _samples(self), _data(self), _settings(self), _environment(self),
+        )  # fmt: skip
+        return (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
+            f'<meta name="color-scheme" content="light dark">\n<title>{title}: a training report</title>\n'
+            f"<style>{STYLE}:root {{ color-scheme: light dark; }}\n</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+            + "\n".join(part for part in parts if part)
+            + "\n</main>\n</body>\n</html>\n"
+        )
+
+
+def write_report(run: Path) -> None:
+    """Writes RUN/report.html anew, whole or not at all; DragomanError when the disk refuses or there is nothing to tell."""
+    write_file(run / "report.html", Report.read(run).html())
+
+
+def _head(report: Report) -> str:
+    facts, best = report.facts, report.best()
+    last = report.training[-1] if report.training else {}
+    rows = [("Status", facts.get("status", "unknown"))]
+    if facts.get("error"):
+        rows.append(("Error", facts["error"]))
+    if best:
+        scores = [f"{name} {number(best[key])}" for name, key in (("BLEU", "bleu"), ("chrF", "chrf")) if key in best]
+        rows.append(("Best", ", ".join([f"step {best['step']:,}", *scores, f"validation loss {number(best['loss'])}"])))
+    if best and "signature" in best:
+        rows.append(("BLEU signature", best["signature"]))
+    step = max((record["step"] for record in (*report.training, *report.evaluations)), default=0)
+    rows.append(("Steps", f"{step:,} of at most {report.setting('training', 'max_steps'):,}"))
+    if "seconds" in last:
+        rows.append(("Time", clock(last["seconds"])))
+    speeds = [record["tok_s"] for record in report.training if "tok_s" in record]
+    if speeds:
+        rows.append(("Speed", f"{number(round(median(speeds)))} target tokens a second (median)"))
+    if "mem" in last:
+        rows.append(("Peak memory", f"{last['mem'] / 1e6:,.0f} MB"))
+    if "device" in facts:
+        rows.append(("Device", " ".join(str(facts[key]) for key in ("device", "device_name") if key in facts)))
+    if "parameters" in facts:
+        rows.append(("Parameters", number(facts["parameters"])))
+    if facts.get("argv"):
+        rows.append(("Repeat with", shlex.join(["dragoman", *map(str, facts["argv"][1:])])))
+    return _table("The run", ("", ""), rows, numbers=False, heading=False)
+
+
+def _curves(report: Report) -> str:
+    training, evaluations = report.training, report.evaluations
+    rate = points(training, "lr")
+    equation = [(step, value) for step, _ in rate if (value := _equation_3(report, step)) is not None]
+    charts = (
+        ("Loss", {"training, smoothed": points(training, "loss"), "validation, smoothed": points(evaluations, "loss")}),
+        ("Score on the validation text", {"BLEU": points(evaluations, "bleu"), "chrF": points(evaluations, "chrf")}),
+        ("Learning rate", {"as trained": rate, "equation (3) of the paper": equation}),
+        ("Speed, target tokens a second", {"tokens a second": points(training, "tok_s")}),
+        ("Norm of the gradient, before clipping", {"norm": points(training, "grad_norm")}),
+    )
+    shown = "\n".join(_figure(title, curves) for title, curves in charts)
+    return f"<h2>Curves</h2>\n{shown.strip()}" if shown.strip() else ""
+
+
+def _figure(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
+    chart = line_chart(title, curves)
+    if not chart:
+        return ""
+    columns = {name: dict(thinned(values, MOST_ROWS)) for name, values in curves.items() if values}
+    steps = sorted({step for column in columns.values() for step in column})
+    rows = [(step, *(column.get(step, "") for column in columns.values())) for step in steps]
+    table = _table(title, ("step", *columns), rows)
+    return (
+        f"<figure>\n<figcaption>{escaped(title)}</figcaption>\n{chart}\n<details><summary>Numbers</summary>\n{table}\n</details>\n</figure>"
+    )
+
+
+def points(records: Iterable[Record], key: str) -> list[Point]:
+    """(step, value) of the records that have a number under ``key``."""
+    return [(record["step"], record[key]) for record in records if isinstance(record.get(key), int | float)]
+
+
+def _equation_3(report: Report, step: float) -> float | None:
+    d_model, warmup = report.setting("model", "d_model"), report.setting("training", "warmup_steps")
+    return paper_rate(int(step), d_model=d_model, warmup_steps=warmup) if step >= 1 else None
+
+
+def _evaluations(report: Report) -> str:
+    if not report.evaluations:
+        return ""
+    names = {"loss": "loss", "nll": "nll", "ppl": "perplexity", "acc": "accuracy", "bleu": "BLEU", "chrf": "chrF", "seconds": "seconds"}
+    shown = {key: name for key, name in names.items() if any(key in record for record in report.evaluations)}
+    best = report.best()
+    rows = [(record["step"], *(record.get(key, "") for key in shown), "best" if record is best else "") for record in report.evaluations]
+    note = "Loss is smoothed and in nats a target token; perplexity is exp(nll), of the unsmoothed loss."
+    return f"<h2>Evaluations</h2>\n<p>{note}</p>\n{_table('On the validation text', ('step', *shown.values(), ''), rows)}"
+
+
+def _samples(report: Report) -> str:
+    """Each sentence with its output wherever it changed."""
+    histories: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for record in report.evaluations:
+        for sample in record.get("samples", ()):
+            history = histories.setdefault((sample["source"], sample["reference"]), [])
+            if not history or history[-1][1] != sample["output"]:
+                history.append((record["step"], sample["output"]))
+    if not histories:
+        return ""
+    source, target = (escaped(report.setting("data", side)) for side in ("source", "target"))
+    parts = ["<h2>Samples over time</h2>\n<p>A step is listed where the output changed.</p>"]
+    for (text, reference), history in histories.items():
+        lines = [
+            f'<tr><td>source</td><td lang="{source}" dir="auto">{escaped(text)}</td></tr>',
+            f'<tr><td>reference</td><td lang="{target}" dir="auto">{escaped(reference)}</td></tr>',
+            *(f'<tr><td>step {step:,}</td><td lang="{target}" dir="auto">{escaped(output)}</td></tr>' for step, output in history),
+        ]
+        parts.append(f"<table>\n{chr(10).join(lines)}\n</table>")
+    return "\n".join(parts)
+
+
+def _data(report: Report) -> str:
+    facts = report.facts
+    rows: list[tuple[object, object]] = []
+    for side, kept in facts.get("pairs", {}).items():
+        name = {"train": "training", "valid": "validation"}.get(side, side)
+        rows.append((f"Pairs for {name}", kept))
+        reasons = facts.get("dropped", {}).get(side, {})
+        rows += [(f"Dropped from {name}: {reason}", count) for reason, count in reasons.items()] or [(f"Dropped from {name}", 0)]
+    if facts.get("pairs"):
+        rows += [(f"Vocabulary, {side}", report.setting("model", f"{side}_vocabulary")) for side in ("source", "target")]
+    if not rows:
+        return ""
+    files = [(entry.get("path", ""), entry.get("lines", "")) for entry in facts.get("data", [])]
+    return f"<h2>Data</h2>\n{_table('Counts', ('', ''), rows, heading=False)}\n" + (
+        _table("Files", ("file", "lines"), files) if files else ""
+    )
+
+
+def _settings(report: Report) -> str:
+    groups: Mapping[str, Any] = report.facts.get("settings", {})
+    base = Config().model_dump(mode="json")
+    settings = {
+        f"{group}.{name}": value for group, values in groups.items() if isinstance(values, Mapping) for name, value in values.items()
+    }
+    if not settings:
+        return ""
+    before = {f"{group}.{name}": value for group, values in base.items() if isinstance(values, dict) for name, value in values.items()}
+    names_of_data = {f"data.{name}" for name in ("source", "target", "train", "valid")}
+    other = [(name, before.get(name, "–"), value) for name, value in settings.items() if before.get(name, "–") != value]
+    changed = [row for row in other if row[0] not in names_of_data]
+    difference = _table("Other than the paper's base model", ("setting", "base", "here"), [tuple(map(_value, row)) for row in changed])
+    everything = _table("All settings", ("setting", "value"), [(name, _value(value)) for name, value in settings.items()])
+    return (
+        f"<h2>Settings</h2>\n<p>Preset: {escaped(groups.get('preset', ''))}</p>\n"
+        + (difference if changed else "<p>All as in the paper's base model.</p>")
+        + f"\n<details><summary>All settings</summary>\n{everything}\n</details>"
+    )
+
+
+def _environment(report: Report) -> str:
+    facts = report.facts
+    names = ("started", "seed", "host", "platform", "device", "device_name", "precision", "threads")
+    rows = [(name.replace("_", " "), _value(facts[name])) for name in names if name in facts]
+    rows += [(f"version of {name}", version) for name, version in facts.get("versions", {}).items()]
+    rows += [(f"fingerprint: {name}", digest) for name, digest in facts.get("fingerprints", {}).items()]
+    rows += [(f"SHA-256 of {entry.get('path')}", entry.get("sha256", "")) for entry in facts.get("data", [])]
+    return f"<h2>Environment</h2>\n{_table('Where and with what', ('', ''), rows, numbers=False, heading=False)}" if rows else ""
+
+
+def _table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: bool = True, heading: bool = True) -> str:
+    """A table; the first cell of a row names it. ``numbers`` are set to the right and for people; without, every value is plain text."""
+    lines = [f"<table>\n<caption>{escaped(caption)}</caption>"]
+    if heading:
+        lines.append("<tr>" + "".join(f'<th scope="col">{escaped(name)}</th>' for name in header) + "</tr>")
+    for name, *cells in rows:
+        shown = "".join(
+            f'<td class="n">{number(cell)}</td>' if numbers and isinstance(cell, int | float) else f"<td>{escaped(cell)}</td>"
+            for cell in cells
+        )
+        lines.append(f'<tr><th scope="row">{number(name)}</th>{shown}</tr>')
+    return "\n".join([*lines, "</table>"])
+
+
+def _value(value: object) -> object:
+    """A setting as a person writes it."""
+    if value is None:
+        return "not given"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) else value
