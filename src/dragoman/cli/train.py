@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,19 +24,28 @@ if TYPE_CHECKING:
     from dragoman.training.trainer import Score, Trainer
 
 Paths = list[str] | None
+TrainingData = Annotated[
+    Paths,
+    typer.Option(
+        "--train",
+        metavar="PATH",
+        help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
+        "a .jsonl file. May be given several times; they are concatenated.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Train nothing and leave nothing behind: print what the run would take, in parameters, memory, steps and, measured on a few "
+        "updates, time.",
+    ),
+]
 
 
 def train(
     pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="Languages of source and target, such as en-de.")] = None,
-    training_data: Annotated[
-        Paths,
-        typer.Option(
-            "--train",
-            metavar="PATH",
-            help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
-            "a .jsonl file. May be given several times; they are concatenated.",
-        ),
-    ] = None,
+    training_data: TrainingData = None,
     validation_data: Annotated[
         Paths, typer.Option("--valid", metavar="PATH", help="Parallel text for the evaluations, in the same forms. Default: none.")
     ] = None,
@@ -58,13 +68,16 @@ def train(
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 on a GPU that has it).")
     ] = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model on parallel text; the run folder holds settings, tokenizer, log and checkpoints."""
+    """Train a model on parallel text; the run folder holds settings, tokenizer, log, report, samples and checkpoints."""
     if quiet:
         hush()
     if out is None:
         raise UsageError("no run folder; give --out DIR")
+    if dry_run and resume:
+        raise UsageError("--dry-run is for a new run; leave out --resume")
     data = {"train": training_data, "valid": validation_data, **_languages(pair)}
     training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision}
     if device != "auto":
@@ -79,7 +92,10 @@ def train(
         settings = resolve_config(preset, config, overrides, flags)
         if not (settings.data.source and settings.data.target):
             raise UsageError("no languages; give PAIR, such as en-de")
-    _train(out, settings, resume=resume, quiet=quiet)
+    if dry_run:
+        _rehearse(out, settings)
+    else:
+        _train(out, settings, resume=resume, quiet=quiet)
 
 
 def _languages(pair: str | None) -> dict[str, str]:
@@ -113,11 +129,12 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
     from rich.console import Console
 
     from dragoman.bundle import Bundle, list_checkpoints, load_bundle
-    from dragoman.devices import pick_device
+    from dragoman.devices import machine_facts, pick_device
     from dragoman.evaluation.metrics import check_tokenizer
     from dragoman.model.build import build_model
-    from dragoman.presets import count_parameters
     from dragoman.training.log import RunLog
+    from dragoman.training.preflight import preflight
+    from dragoman.training.report import write_report
     from dragoman.training.run import create_run, discard_run, prepare, update_run
     from dragoman.training.trainer import Trainer, seed_everything
 
@@ -127,6 +144,7 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
         create_run(run, settings, sys.argv)
     try:
         prepared = prepare(run, settings)
+        known = preflight(prepared.config, prepared.corpus, device=device)
     except DragomanError:
         if not resume:
             discard_run(run)  # the same command must work once its data are mended
@@ -144,27 +162,76 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
         )  # fmt: skip
         if checkpoint:
             trainer.resume(checkpoint)
-        log.say(
-            f"{settings.data.source}→{settings.data.target}  {len(prepared.corpus):,} pairs  vocabulary {len(prepared.source_tokenizer):,}"
-            f"  {settings.model.encoder_layers}+{settings.model.decoder_layers} layers  d_model {settings.model.d_model}"
-            f"  {count_parameters(settings.model):,} parameters  {device} {trainer.dtype}  → {run}"
-        )
+        log.say(f"{_headline(prepared, trainer)}  → {run}", *known.lines())
         log.event("resume" if checkpoint else "start", step=trainer.progress.step)
-        update_run(run, status="running")
+        update_run(run, status="running", error=None, precision=str(trainer.dtype).removeprefix("torch."), **machine_facts(device))
         try:
             with _interruptible(trainer) as received:
                 reason = trainer.train()
         except BaseException as error:
             with suppress(DragomanError):  # a full disk, say: the reason to be told is the first one
                 update_run(run, status="failed", error=str(error) or type(error).__name__)
+                write_report(run)
             raise
         log.event("stop", step=trainer.progress.step, reason=reason)
         update_run(
             run, status="stopped" if reason == "interrupted" else "done", step=trainer.progress.step, best_step=trainer.progress.best_step
         )
+        write_report(run)
         _say_farewell(log, run, trainer, reason)
     if received:
         raise typer.Exit(128 + received[0])
+
+
+def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
+    """Languages, sizes and device in one line."""
+    from dragoman.presets import count_parameters
+
+    data, model = prepared.config.data, prepared.config.model
+    return (
+        f"{data.source}→{data.target}  {len(prepared.corpus):,} pairs  vocabulary {len(prepared.source_tokenizer):,}  "
+        f"{model.encoder_layers}+{model.decoder_layers} layers  d_model {model.d_model}  {count_parameters(model):,} parameters  "
+        f"{trainer.device} {trainer.dtype}"
+    )
+
+
+def _rehearse(out: Path, settings: Config) -> None:
+    """Print what the run would take: all is prepared as for it, in a folder beside that goes when that is done."""
+    from dragoman.bundle import Bundle
+    from dragoman.devices import pick_device
+    from dragoman.evaluation.metrics import check_tokenizer
+    from dragoman.model.build import build_model
+    from dragoman.training.log import RunLog
+    from dragoman.training.preflight import measured_lines, preflight
+    from dragoman.training.run import check_new_run, create_run, prepare
+    from dragoman.training.trainer import Trainer, seed_everything
+
+    device = pick_device(settings.training.device)
+    check_tokenizer(settings.training.bleu_tokenize)
+    check_new_run(out, settings)
+    with _passing_folder(out) as run:
+        create_run(run, settings, sys.argv)
+        prepared = prepare(run, settings)
+        settings = prepared.config
+        known = preflight(settings, prepared.corpus, device=device)
+        seed_everything(settings.training.seed)
+        bundle = Bundle(settings, build_model(settings.model), prepared.source_tokenizer, prepared.target_tokenizer)
+        log = RunLog(run, console=None, max_steps=settings.training.max_steps)
+        trainer = Trainer(bundle, prepared.corpus, run=run, log=log, device=device)
+        print(_headline(prepared, trainer), *known.lines(), sep="\n", flush=True)
+        print(*measured_lines(trainer, known), sep="\n")
+
+
+@contextmanager
+def _passing_folder(out: Path) -> Iterator[Path]:
+    """A folder on the disk where ``out`` would be, which goes with the block."""
+    parent = next(folder for folder in out.absolute().parents if folder.is_dir())
+    try:
+        passing = TemporaryDirectory(prefix=".dragoman-dry-run-", dir=parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise DragomanError(f"{out}: cannot make the run folder: {error.strerror}; choose another --out") from None
+    with passing as folder:
+        yield Path(folder) / "run"
 
 
 @contextmanager
@@ -220,6 +287,8 @@ def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
 
 
 def _say_farewell(log: Any, run: Path, trainer: "Trainer", reason: str) -> None:
+    from dragoman.training.report import Report
+
     progress = trainer.progress
     why = {
         "max_steps": "all steps done",
@@ -234,7 +303,13 @@ def _say_farewell(log: Any, run: Path, trainer: "Trainer", reason: str) -> None:
         "interrupted": "",
     }[reason]
     best = f"; the best checkpoint is step {progress.best_step:,}" if progress.best_step else ""
-    log.say(f"{why} at step {progress.step:,}{best}")
-    log.say(f"  dragoman translate {run} < SOURCE_FILE")
-    log.say(f"  dragoman evaluate {run} --test PATH")
-    log.say(f"  dragoman train --resume --out {run}{more}")
+    record = Report.read(run).best()
+    if record and record["step"] == progress.best_step and "bleu" in record:
+        best += f": BLEU {record['bleu']:.2f} {record['signature']}"
+    log.say(
+        f"{why} at step {progress.step:,}{best}",
+        f"  dragoman translate {run} < SOURCE_FILE",
+        f"  dragoman evaluate {run} --test PATH",
+        f"  dragoman train --resume --out {run}{more}",
+        f"  {run / 'report.html'}",
+    )

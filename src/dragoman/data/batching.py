@@ -55,6 +55,17 @@ def ordered_batches(source_lengths: NDArray[Any], target_lengths: NDArray[Any], 
     return _cut(_by_length(source_lengths, target_lengths), source_lengths, target_lengths, batch_tokens)
 
 
+def padded_sizes(source_lengths: NDArray[Any], target_lengths: NDArray[Any], *, batch_tokens: int) -> tuple[Indices, Indices]:
+    """Of the batches of an epoch, in the order of length: the tokens on the longer side with its padding, and the longest pair's.
+
+    Every epoch has as many batches of the same sizes, for they depend on the lengths alone.
+    """
+    longer_sides = np.sort(np.maximum(source_lengths, target_lengths))
+    bounds = _bounds(longer_sides.astype(np.int64), batch_tokens)
+    longest = np.array([longer_sides[stop - 1] for _, stop in bounds], np.int64)
+    return longest * np.array([stop - start for start, stop in bounds], np.int64), longest
+
+
 def collate(corpus: Corpus, indices: Indices, *, pad: int, bos: int) -> Batch:
     """The pairs of ``corpus`` at ``indices`` as tensors, in that order."""
     source, source_mask = _gather(corpus.source_ids, corpus.source_starts[indices], corpus.source_lengths[indices], pad)
@@ -87,16 +98,21 @@ def _by_length(source_lengths: NDArray[Any], target_lengths: NDArray[Any]) -> In
 def _cut(order: Indices, source_lengths: NDArray[Any], target_lengths: NDArray[Any], batch_tokens: int) -> list[Indices]:
     """``order`` cut into runs, each as long as the budget allows."""
     longer_sides = np.maximum(source_lengths, target_lengths)[order].astype(np.int64)
-    if len(order) and longer_sides.max() > batch_tokens:
+    return [order[start:stop] for start, stop in _bounds(longer_sides, batch_tokens)]
+
+
+def _bounds(longer_sides: Indices, batch_tokens: int) -> list[tuple[int, int]]:
+    """Where the runs begin and end; DragomanError for a pair that is longer than the budget."""
+    if len(longer_sides) and longer_sides.max() > batch_tokens:
         raise DragomanError(f"a pair of {longer_sides.max()} tokens does not fit batches of training.batch_tokens={batch_tokens}; raise it")
-    batches, start = [], 0
-    while start < len(order):
+    bounds, start = [], 0
+    while start < len(longer_sides):
         window = longer_sides[start : start + batch_tokens // longer_sides[start]]
         padded = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)  # never falls
         stop = start + int(np.searchsorted(padded, batch_tokens, side="right"))
-        batches.append(order[start:stop])
+        bounds.append((start, stop))
         start = stop
-    return batches
+    return bounds
 
 
 def _gather(ids: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[Any], pad: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -43,11 +43,8 @@ class Prepared:
         }
 
 
-def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
-    """Makes the folder of a new run with run.json and config.toml.
-
-    Raises UsageError when the folder is a run already or holds something else, DragomanError when it cannot be written.
-    """
+def check_new_run(run: Path, config: Config) -> None:
+    """Raises UsageError when the folder is a run already or holds something else, or when the settings or the data's names do not fit."""
     if (run / "run.json").exists():
         raise UsageError(f"{run}: already a run; continue it with --resume, or choose another --out")
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
@@ -55,6 +52,14 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
     if config.model.tie == "all" and not config.data.joint_vocabulary:
         raise UsageError("model.tie='all' needs one vocabulary; set data.joint_vocabulary=true or model.tie=decoder")
     _data_files(config)
+
+
+def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
+    """Makes the folder of a new run with run.json and config.toml.
+
+    Raises what ``check_new_run`` raises, and DragomanError when the folder cannot be written.
+    """
+    check_new_run(run, config)
     try:
         (run / "checkpoints").mkdir(parents=True)
     except OSError as error:
@@ -104,7 +109,9 @@ def prepare(run: Path, config: Config) -> Prepared:
         pairs={"train": len(corpus), "valid": len(validation) if validation else 0},
         dropped={"train": corpus.dropped, "valid": validation.dropped if validation else {}},
     )
-    return Prepared(sized, source, target, corpus, validation)
+    prepared = Prepared(sized, source, target, corpus, validation)
+    update_run(run, fingerprints=prepared.fingerprints())
+    return prepared
 
 
 def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenizer, target: Tokenizer) -> Corpus:

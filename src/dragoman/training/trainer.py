@@ -21,6 +21,7 @@ from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.records import judged_by, merit
+from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
 from dragoman.training.schedule import rate_of
 from dragoman.training.state import Progress, load_state, save_state
@@ -109,11 +110,29 @@ class Trainer:
                     self._evaluate()
                 self.progress.seconds = time.monotonic() - started
                 self._save()
+                write_report(self.run)
                 patience = self.settings.patience
                 stop = stop or ("patience" if patience and self.progress.evaluations_since_best >= patience else "")
             if stop:
                 return stop
         raise AssertionError("the epochs never end")
+
+    def rehearse(self, *, updates: int, seconds: float) -> Totals:
+        """Some updates for the sake of their speed, of which nothing is written: one to warm up, and the sums of those after it.
+
+        These are at most ``updates``, and no more begin after ``seconds``, but there is at least one.
+        """
+        self.model.train()
+        for window in self._windows():
+            began = time.monotonic()
+            self._update(window)
+            if self.progress.step == 1:
+                self.totals = Totals()
+                continue
+            self.totals.seconds += time.monotonic() - began
+            if self.progress.step > updates or self.totals.seconds > seconds:
+                break
+        return self.totals
 
     def resume(self, checkpoint: Path) -> None:
         """Goes back to the place of a checkpoint of this run; its weights are already in the bundle.

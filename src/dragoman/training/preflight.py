@@ -1,0 +1,170 @@
+"""What a training will take, before it begins: parameters, memory, an epoch, and from a few updates the time (Section 5.2).
+
+Shapes:  N tokens of a batch's longer side, padding counted   T positions   H heads   D = d_model   F = d_ff   V target vocabulary
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.config import Config, ModelConfig, TrainingConfig
+from dragoman.data.batching import padded_sizes
+from dragoman.data.corpus import Corpus
+from dragoman.devices import free_memory, peak_memory
+from dragoman.errors import DragomanError
+from dragoman.presets import count_parameters
+from dragoman.training.log import clock
+from dragoman.training.trainer import Trainer, compute_dtype
+
+UPDATES, SECONDS = 8, 20.0
+"""What the speed is measured on: so many updates, or those that begin within so many seconds."""
+
+_LOSS_ROWS = 512
+_WIDE = 4  # bytes of a float32
+
+
+class Memory(NamedTuple):
+    """Bytes of a training step, without PyTorch's own."""
+
+    weights: int
+    gradients: int
+    moments: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What is known of a training before its first update; ``free`` is None where the system does not tell."""
+
+    parameters: int
+    memory: Memory
+    free: int | None
+    source_tokens: int
+    target_tokens: int
+    epoch_steps: int
+    pairs: int
+    dropped: Mapping[str, int]
+
+    def lines(self) -> list[str]:
+        """For people, without the parameters."""
+        gone = sum(self.dropped.values())
+        why = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+        memory = self.memory
+        room = "" if self.free is None else f"; {readable_bytes(self.free)} free"
+        return [
+            f"an epoch: {self.source_tokens:,} source and {self.target_tokens:,} target tokens in {self.epoch_steps:,} steps; "
+            + (f"{gone:,} of {self.pairs + gone:,} pairs dropped ({why})" if gone else "no pair dropped"),
+            f"memory: about {readable_bytes(memory.total)} (weights {readable_bytes(memory.weights)}, gradients "
+            f"{readable_bytes(memory.gradients)}, Adam {readable_bytes(memory.moments)}, activations {readable_bytes(memory.activations)})"
+            f"{room}",
+        ]
+
+
+def preflight(config: Config, corpus: Corpus, *, device: torch.device) -> Preflight:
+    """The facts of a training on a device.
+
+    Raises DragomanError when the memory there is cannot hold it, with the setting to change.
+    """
+    sizes, longest = padded_sizes(corpus.source_lengths, corpus.target_lengths, batch_tokens=config.training.batch_tokens)
+    narrow = compute_dtype(config.training.precision, device) == torch.bfloat16
+    memory, free = estimate_memory(config.model, sizes, longest, bfloat16=narrow), free_memory(device)
+    if free is not None and memory.total > free:
+        raise DragomanError(_too_large(config, memory, free, int(longest.max()), bfloat16=narrow, device=device))
+    return Preflight(
+        parameters=count_parameters(config.model),
+        memory=memory,
+        free=free,
+        source_tokens=int(corpus.source_lengths.sum(dtype=np.int64)),
+        target_tokens=int(corpus.target_lengths.sum(dtype=np.int64)),
+        epoch_steps=math.ceil(len(sizes) / config.training.accumulate),
+        pairs=len(corpus),
+        dropped=corpus.dropped,
+    )
+
+
+def estimate_memory(model: ModelConfig, sizes: NDArray[np.int64], longest: NDArray[np.int64], *, bfloat16: bool = False) -> Memory:
+    """Bytes of a step on the batch that takes most: ``sizes`` are the N of each batch, ``longest`` the T.
+
+    Activations are what the backward pass needs, which is all sums, norms and inputs of matrix products, and what the loss takes at once.
+    """
+    parameters = count_parameters(model)
+    per_token, per_pair = _activations(model, bfloat16=bfloat16)
+    kept = sizes * (per_token + per_pair * longest)
+    at_once = _WIDE * (3 * _LOSS_ROWS + 3 * model.d_model) * model.target_vocabulary + (2 * parameters if bfloat16 else 0)
+    return Memory(_WIDE * parameters, _WIDE * parameters, 2 * _WIDE * parameters, int(kept.max(initial=0)) + at_once)
+
+
+def measured_lines(trainer: Trainer, known: Preflight) -> list[str]:
+    """What a few updates of a trainer show of speed, memory and the time to the end, for people."""
+    training: TrainingConfig = trainer.settings
+    totals = trainer.rehearse(updates=UPDATES, seconds=SECONDS)
+    updates = trainer.progress.step - 1
+    step_seconds = totals.seconds / updates
+    peak = peak_memory(trainer.device)
+    most = peak.get("device_mem", peak.get("mem"))
+    lines = [
+        f"measured on {updates} updates: {totals.tokens / totals.seconds:,.0f} target tokens a second, {step_seconds:.3g} s an update"
+        + (f", most memory {readable_bytes(most)}" if most else ""),
+        f"to the end: {training.max_steps:,} steps ({training.max_steps / known.epoch_steps:,.1f} epochs) in "
+        f"{clock(training.max_steps * step_seconds)}, evaluations not counted",
+    ]
+    if training.max_minutes:
+        reached = int(60 * training.max_minutes / step_seconds)
+        if reached < training.max_steps:
+            lines.append(
+                f"within training.max_minutes={training.max_minutes:g}: about {reached:,} steps ({reached / known.epoch_steps:,.1f} epochs)"
+            )
+    return lines
+
+
+def readable_bytes(count: int) -> str:
+    """Bytes to three digits, as 27 B, 1.05 MB or 3.2 GB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 1000 * size else f"{count / size:,.0f} {unit}"
+    return f"{count} B"
+
+
+def _activations(model: ModelConfig, *, bfloat16: bool) -> tuple[int, int]:
+    """Bytes kept for the backward pass, for each of the N tokens, and more for each of its T: attention weights, where dropout has them."""
+    narrow = 2 if bfloat16 else _WIDE
+    heads = model.n_heads * (model.key_width + model.value_width)
+    keep = narrow if model.dropout else 0
+    cast = narrow if bfloat16 else 0
+    around = (2 * _WIDE + keep + cast) * model.d_model  # of a sub-layer: dropout's choice, the sum, the norm, and the norm cast
+    inside = model.d_ff * narrow * (3 if model.activation_dropout else 1)
+    attention = 2 * heads * narrow
+    encoder = model.encoder_layers * (attention + inside + 2 * around)
+    decoder = model.decoder_layers * (2 * attention + inside + 3 * around)
+    ends = (6 * _WIDE + 2 * keep) * model.d_model
+    weights = 3 * model.n_heads * narrow if model.attention_dropout else 0
+    return encoder + decoder + ends, weights * (model.encoder_layers + 2 * model.decoder_layers)
+
+
+def _too_large(config: Config, memory: Memory, free: int, longest: int, *, bfloat16: bool, device: torch.device) -> str:
+    """What does not fit, and the setting to change: the batch's budget if a smaller one would do, else the model's size."""
+    needs = f"does not fit: training needs about {readable_bytes(memory.total)} but {readable_bytes(free)} is free on {device}"
+    least = estimate_memory(config.model, np.array([longest]), np.array([longest]), bfloat16=bfloat16)
+    parameters = count_parameters(config.model)
+    if least.total > free:
+        return (
+            f"a model of {parameters:,} parameters {needs}, and {readable_bytes(least.total)} even for one pair at a time; choose a "
+            "smaller --preset, or lower model.d_model, model.encoder_layers and model.decoder_layers, or data.vocabulary_size"
+        )
+    budget, training = config.training.batch_tokens, config.training
+    per_token, per_pair = _activations(config.model, bfloat16=bfloat16)
+    fits = max(longest, longest + (free - least.total) // (per_token + per_pair * longest))
+    return (
+        f"a batch of training.batch_tokens={budget} {needs}; lower it to {fits}, and set training.accumulate="
+        f"{training.accumulate * math.ceil(budget / fits)} for updates of the same size"
+    )
