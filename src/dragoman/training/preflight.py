@@ -128,27 +128,27 @@ def measured_lines(trainer: Trainer, known: Preflight) -> list[str]:
 
 
 def readable_bytes(count: int) -> str:
-    """Bytes to three digits, as 27 B, 1.05 MB or 3.2 GB."""
+    """Bytes to three digits, as 27 B, 1.05 MB or 32.1 GB."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
-            return f"{count / size:.3g} {unit}" if count < 1000 * size else f"{count / size:,.0f} {unit}"
+            digits = 0 if count >= 99.95 * size else 1 if count >= 9.995 * size else 2
+            return f"{count / size:,.{digits}f} {unit}"
     return f"{count} B"
 
 
 def _activations(model: ModelConfig, *, bfloat16: bool) -> tuple[int, int]:
-    """Bytes kept for the backward pass, for each of the N tokens, and more for each of its T: attention weights, where dropout has them."""
+    """Bytes kept for the backward pass, for each of the N tokens, and more for each of its T: attention weights, where they are kept."""
     narrow = 2 if bfloat16 else _WIDE
-    heads = model.n_heads * (model.key_width + model.value_width)
-    keep = narrow if model.dropout else 0
-    cast = narrow if bfloat16 else 0
-    around = (2 * _WIDE + keep + cast) * model.d_model  # of a sub-layer: dropout's choice, the sum, the norm, and the norm cast
-    inside = model.d_ff * narrow * (3 if model.activation_dropout else 1)
-    attention = 2 * heads * narrow
-    encoder = model.encoder_layers * (attention + inside + 2 * around)
-    decoder = model.decoder_layers * (2 * attention + inside + 3 * around)
-    ends = (6 * _WIDE + 2 * keep) * model.d_model
-    weights = 3 * model.n_heads * narrow if model.attention_dropout else 0
-    return encoder + decoder + ends, weights * (model.encoder_layers + 2 * model.decoder_layers)
+    around = _WIDE + (narrow if model.dropout else 0)  # of each sub-layer: the sum that is normed, and what dropout chose
+    inputs = 3 * narrow if bfloat16 else _WIDE  # queries, keys and values come from one tensor, of which autocast makes three
+    heads = 2 * model.n_heads * (model.key_width + model.value_width) * narrow
+    attention = heads + (around + inputs) * model.d_model
+    feed_forward = model.d_ff * narrow * (3 if model.activation_dropout else 1) + (around + narrow) * model.d_model
+    layers = model.encoder_layers * (attention + feed_forward) + model.decoder_layers * (2 * attention + feed_forward)
+    ends = _WIDE * (2 + (2 if model.dropout else 0) + (0 if bfloat16 else 2)) * model.d_model  # embeddings, and the loss
+    plain = model.attention_dropout or model.key_width != model.value_width  # what the fused kernel does not take
+    weights = _WIDE * model.n_heads * ((3 if model.attention_dropout else 1) + bfloat16) if plain else 0
+    return layers + ends, weights * (model.encoder_layers + 2 * model.decoder_layers)
 
 
 def _too_large(config: Config, memory: Memory, free: int, longest: int, *, bfloat16: bool, device: torch.device) -> str:

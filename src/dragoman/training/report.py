@@ -92,9 +92,8 @@ def _head(report: Report) -> str:
     rows.append(("Steps", f"{step:,} of at most {report.setting('training', 'max_steps'):,}"))
     if "seconds" in last:
         rows.append(("Time", clock(last["seconds"])))
-    speeds = [record["tok_s"] for record in report.training if "tok_s" in record]
-    if speeds:
-        rows.append(("Speed", f"{number(round(median(speeds)))} target tokens a second (median)"))
+    if speeds := [value for _, value in points(report.training, "tok_s")]:
+        rows.append(("Speed", f"{median(speeds):,.0f} target tokens a second (median)"))
     if "mem" in last:
         rows.append(("Peak memory", f"{last['mem'] / 1e6:,.0f} MB"))
     if "device" in facts:
@@ -152,7 +151,7 @@ def _evaluations(report: Report) -> str:
     best = report.best()
     rows = [(record["step"], *(record.get(key, "") for key in shown), "best" if record is best else "") for record in report.evaluations]
     note = "Loss is smoothed and in nats a target token; perplexity is exp(nll), of the unsmoothed loss."
-    return f"<h2>Evaluations</h2>\n<p>{note}</p>\n{_table('On the validation text', ('step', *shown.values(), ''), rows)}"
+    return f"<h2>Evaluations</h2>\n<p>{note}</p>\n{_table('On the validation text', ('step', *shown.values(), 'mark'), rows)}"
 
 
 def _samples(report: Report) -> str:
@@ -166,12 +165,13 @@ def _samples(report: Report) -> str:
     if not histories:
         return ""
     source, target = (escaped(report.setting("data", side)) for side in ("source", "target"))
+    cell = f'<td lang="{target}" dir="auto">'
     parts = ["<h2>Samples over time</h2>\n<p>A step is listed where the output changed.</p>"]
     for (text, reference), history in histories.items():
         lines = [
-            f'<tr><td>source</td><td lang="{source}" dir="auto">{escaped(text)}</td></tr>',
-            f'<tr><td>reference</td><td lang="{target}" dir="auto">{escaped(reference)}</td></tr>',
-            *(f'<tr><td>step {step:,}</td><td lang="{target}" dir="auto">{escaped(output)}</td></tr>' for step, output in history),
+            f'<tr><th scope="row">source</th><td lang="{source}" dir="auto">{escaped(text)}</td></tr>',
+            f'<tr><th scope="row">reference</th>{cell}{escaped(reference)}</td></tr>',
+            *(f'<tr><th scope="row">step {step:,}</th>{cell}{escaped(output)}</td></tr>' for step, output in history),
         ]
         parts.append(f"<table>\n{chr(10).join(lines)}\n</table>")
     return "\n".join(parts)
