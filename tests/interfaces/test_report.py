@@ -268,6 +268,11 @@ def test_a_long_run_is_a_small_page(tmp_path: Path) -> None:
     assert page.facts("The run")["Speed"] == "10,003 target tokens a second (median)"
 
 
+def test_the_command_that_repeats_the_run_can_be_typed(tmp_path: Path) -> None:
+    page = made_up(tmp_path / "run", argv=["/somewhere/bin/dragoman", "train", "en-de", "--train", "my data", "--set", "data.joiner=@@"])
+    assert page.facts("The run")["Repeat with"] == "dragoman train en-de --train 'my data' --set data.joiner=@@"
+
+
 def test_an_empty_or_a_strange_log_gives_a_page_still(tmp_path: Path) -> None:
     assert made_up(tmp_path / "run", status="preparing").facts("The run")["Status"] == "preparing"
     page = made_up(

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,24 @@ def test_a_sentence_cannot_command_the_terminal(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().err == (
         "✓ step 1  valid loss 1.000  ppl 2.00  0.1 s\n  src  red  [31m alert\n  ref  bell    2J back \n  out  two lines three\n"
     )
+
+
+def test_a_terminal_keeps_the_evaluations_and_rewrites_the_progress(tmp_path: Path) -> None:
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, color_system=None, highlight=False, width=150)
+    step = {"loss": 1.0, "ppl": 2.0, "acc": 0.5, "lr": 1e-3, "grad_norm": 0.5, "tok_s": 2000.0}
+    with RunLog(tmp_path, console=console, max_steps=4) as log:
+        log.train({"step": 1, **step}, seconds_left=65)
+        sample = {"source": "a", "reference": "b", "output": "c"}
+        log.evaluation({"step": 1, "loss": 1.0, "ppl": 2.0, "seconds": 0.1, "samples": [sample]}, best={"loss": None})
+        log.train({"step": 2, **step}, seconds_left=60)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
+    assert "✓ step 1  valid loss 1.000 (best)  ppl 2.00  0.1 s\n" in text
+    assert "  src  a\n" in text
+    assert "  ref  b\n" in text
+    assert "  out  c\n" in text
+    assert " 2/4 ━━━━━━━━━━━━━━────────────── 50%  loss 1.000" in text
+    assert "ETA 1:00" in text
 
 
 @pytest.mark.parametrize(
