@@ -1,6 +1,7 @@
 """What a run leaves to read: fixed samples at every evaluation, records with memory, and a terminal without control characters."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from dragoman.cli import main
 from dragoman.training.log import RunLog
 from dragoman.training.records import best_evaluation, read_log, standing
 from dragoman.training.samples import choose_samples, write_outputs
-from training_runs import TINY, records, toy_pairs, train, write_pairs
+from training_runs import TINY, make_trainer, records, toy_pairs, train, write_pairs
 
 VALID = toy_pairs(9, seed=9)
 
@@ -215,6 +216,15 @@ def test_the_figure_that_decides_says_what_it_gained(
     with RunLog(tmp_path, console=Console(stderr=True, highlight=False), max_steps=1) as log:
         log.evaluation({"step": 1200, "loss": 2.0, "ppl": 7.389, "bleu": 10.0, "chrf": 20.0, "seconds": 1.5}, best=best)
     assert capsys.readouterr().err == f"✓ step 1,200  {shown}\n"
+
+
+def test_what_an_evaluation_gained_and_a_loss_that_is_no_number_is_never_better(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, toy_pairs(4), best_by="loss")
+    judged = []
+    for step, loss in enumerate((2.0, 1.5, math.nan, 1.75, 1.25), start=1):
+        trainer.progress.step = step
+        judged.append((trainer._judge({"loss": loss, "bleu": 1.0}), trainer.progress.best_step, trainer.progress.evaluations_since_best))
+    assert judged == [({"loss": None}, 1, 0), ({"loss": -0.5}, 2, 0), (None, 2, 1), (None, 2, 2), ({"loss": -0.25}, 5, 0)]
 
 
 def test_what_a_resumed_run_did_again_counts_once(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ class Trainer:
         """If no earlier evaluation was better: the figure that decides, with its change from the best before."""
         key, value = judged_by(record, best_by=self.settings.best_by), merit(record, best_by=self.settings.best_by)
         before = self.progress.best
-        if before is not None and value <= before:
+        if before is not None and not value > before:  # a loss that is no number is never better
             self.progress.evaluations_since_best += 1
             return None
         self.progress.best, self.progress.best_step, self.progress.evaluations_since_best = value, self.progress.step, 0
