@@ -39,14 +39,28 @@ class ModelConfig(Settings):
     activation_dropout: float = Field(
         0.0, ge=0, lt=1, description="Dropout inside the feed-forward networks; the paper's base model has none."
     )
-    norm_place: Literal["post", "pre"] = Field(
-        "post", description="LayerNorm after each residual sum as in the paper (post), or before each sub-layer with a final norm (pre)."
+    activation: Literal["relu", "gelu", "swiglu"] = Field(
+        "relu",
+        description="Of the feed-forward networks: the paper's max(0, x) (3.3), GELU, or SwiGLU, whose third matrix is d_ff wide too.",
     )
-    norm_epsilon: float = Field(1e-6, gt=0, description="ε inside LayerNorm's square root; 1e-6 in the authors' code.")
+    norm: Literal["layer", "rms"] = Field(
+        "layer", description="LayerNorm as in the paper (3.1), or RMSNorm, which subtracts no mean and adds no bias."
+    )
+    norm_place: Literal["post", "pre", "deepnorm"] = Field(
+        "post",
+        description="The norm after each residual sum as in the paper (post), before each sub-layer with a final norm (pre), or after a "
+        "sum that weighs its input by α (deepnorm).",
+    )
+    norm_epsilon: float = Field(1e-6, gt=0, description="ε inside the norms' square root; 1e-6 in the authors' code.")
     attention_bias: bool = Field(True, description="Biases in the attention projections; with them Table 3's parameter counts come out.")
-    positions: Literal["sinusoidal", "sinusoidal-concat", "learned"] = Field(
+    kv_heads: int = Field(
+        0, ge=0, description="Heads of keys and values, each shared by n_heads / kv_heads heads of queries; 0 is n_heads, as in the paper."
+    )
+    qk_norm: bool = Field(False, description="RMSNorm on each head's queries and keys before their product; the paper has none.")
+    positions: Literal["sinusoidal", "sinusoidal-concat", "learned", "rotary"] = Field(
         "sinusoidal",
-        description="The paper's interleaved sinusoids (3.5), all sines before all cosines, or a learned table (Table 3 row E).",
+        description="The paper's interleaved sinusoids (3.5), all sines before all cosines, a learned table (Table 3 row E), or none added "
+        "and the heads of self-attention rotated (rotary).",
     )
     max_positions: int = Field(1024, gt=0, description="The longest sequence the model takes, in tokens with the end token.")
     tie: Literal["all", "decoder", "none"] = Field(
@@ -58,10 +72,14 @@ class ModelConfig(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.positions != "learned" and self.d_model % 2:
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ValueError(f"d_model={self.d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
             raise ValueError(f"d_model={self.d_model} does not divide by n_heads={self.n_heads}; change one, or give both d_k and d_v")
+        if self.n_heads % self.key_value_heads:
+            raise ValueError(f"n_heads={self.n_heads} does not divide by kv_heads={self.kv_heads}; change one")
+        if self.positions == "rotary" and self.key_width % 2:
+            raise ValueError(f"heads of width d_k={self.key_width} cannot rotate in pairs; give an even d_k for positions='rotary'")
         if self.tie == "all" and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 f"tie='all' needs one vocabulary, but source_vocabulary={self.source_vocabulary} and "
@@ -80,6 +98,11 @@ class ModelConfig(Settings):
     def value_width(self) -> int:
         """d_v as used."""
         return self.d_v or self.d_model // self.n_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """kv_heads as used."""
+        return self.kv_heads or self.n_heads
 
 
 class DataConfig(Settings):

@@ -109,12 +109,16 @@ def find_preset(name: object) -> Preset:
 
 def count_parameters(model: ModelConfig) -> int:
     """Trainable numbers of an encoder-decoder, from the sizes alone; shared matrices count once (Table 3's last column)."""
-    heads_k, heads_v = model.n_heads * model.key_width, model.n_heads * model.value_width
-    attention = 2 * model.d_model * heads_k + 2 * model.d_model * heads_v
+    query, concatenated = model.n_heads * model.key_width, model.n_heads * model.value_width
+    key, value = model.key_value_heads * model.key_width, model.key_value_heads * model.value_width
+    attention = model.d_model * (query + key + value + concatenated)
     if model.attention_bias:
-        attention += 2 * heads_k + heads_v + model.d_model
-    feed_forward = 2 * model.d_model * model.d_ff + model.d_ff + model.d_model
-    norm = 2 * model.d_model
+        attention += query + key + value + model.d_model
+    if model.qk_norm:
+        attention += 2 * model.key_width
+    inner = 2 if model.activation == "swiglu" else 1  # matrices from d_model to d_ff
+    feed_forward = (inner + 1) * model.d_model * model.d_ff + inner * model.d_ff + model.d_model
+    norm = model.d_model if model.norm == "rms" else 2 * model.d_model
     encoder = model.encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     final_norms = 2 * norm if model.norm_place == "pre" else 0
