@@ -160,11 +160,26 @@ class TrainingConfig(Settings):
     warmup_steps: int = Field(4000, gt=0, description="Steps over which the learning rate rises (5.3).")
     factor: float = Field(1.0, gt=0, description="Multiplies equation (3); 1 in the paper.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak rate of the schedules other than the paper's.")
+    optimizer: Literal["adam", "adamw", "muon"] = Field(
+        "adam",
+        description="The paper's Adam (5.3), AdamW, or Muon for the matrices between embeddings and output with AdamW for the rest.",
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="Decoupled decay of matrices under adamw and muon: each step takes rate times this times the weight."
+    )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="Adam's β₁ (5.3).")
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="Adam's β₂ (5.3).")
     adam_epsilon: float = Field(1e-9, gt=0, description="Adam's ε (5.3).")
     clip_norm: float = Field(0.0, ge=0, description="Largest norm of an update's gradient; 0 clips nothing, as in the paper.")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε_ls: the part of the target distribution spread over all classes (5.4).")
+    rdrop: float = Field(
+        0.0,
+        ge=0,
+        description="R-Drop's α: two passes with other dropout, and their divergence in the loss; 0 is one pass, as in the paper.",
+    )
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="Decay of a moving average of the weights, which is what is evaluated and saved; 0 keeps none."
+    )
     seed: int = Field(1, ge=0, description="Seed of initialisation, dropout and the order of the data.")
     evaluate_every: int = Field(1000, gt=0, description="Steps between evaluations, each of which writes a checkpoint.")
     keep: int = Field(5, gt=0, description="Newest checkpoints kept, beside the best.")
@@ -177,6 +192,12 @@ class TrainingConfig(Settings):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="Arithmetic of the step: bf16 autocast or float32; auto is bf16 on a GPU that has it."
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.weight_decay and self.optimizer == "adam":
+            raise ValueError(f"weight_decay={self.weight_decay} is not for optimizer='adam'; set optimizer='adamw' or 'muon'")
+        return self
 
 
 class DecodingConfig(Settings):

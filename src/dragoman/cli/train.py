@@ -101,6 +101,10 @@ def _resumed_settings(out: Path, base: object, overrides: list[str] | None, flag
     for group in ("model", "data"):
         if getattr(after, group) != getattr(before, group):
             raise UsageError(f"--resume: the settings in [{group}] cannot change within a run; start a new one")
+    if after.training.optimizer != before.training.optimizer:
+        raise UsageError(
+            "--resume: training.optimizer cannot change within a run, for one cannot use what another has gathered; start a new one"
+        )
     old, new = before.training.model_dump(), after.training.model_dump()
     changed = [f"training.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
     if changed:
@@ -117,11 +121,13 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
     from dragoman.model.build import build_model
     from dragoman.presets import count_parameters
     from dragoman.training.log import RunLog
+    from dragoman.training.optimizer import check_optimizer
     from dragoman.training.run import create_run, discard_run, prepare, update_run
     from dragoman.training.trainer import Trainer, seed_everything
 
     device = pick_device(settings.training.device)
     check_tokenizer(settings.training.bleu_tokenize)
+    check_optimizer(settings.training.optimizer)
     if not resume:
         create_run(run, settings, sys.argv)
     try:

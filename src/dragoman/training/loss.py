@@ -38,6 +38,34 @@ def output_loss(
         return Loss(*_OutputLoss.apply(hidden, matrix, target, epsilon, rows, dtype))  # type: ignore[no-untyped-call]
 
 
+def rdrop_loss(
+    hidden: tuple[Tensor, Tensor], matrix: Tensor, target: Tensor, *, epsilon: float, alpha: float, rows: int = 512,
+    dtype: torch.dtype = torch.float32,
+) -> Loss:  # fmt: skip
+    """R-Drop, a named departure: `output_loss` of two passes (N, D) and how far they disagree, (L₁ + L₂ + α·½(KL₁₂ + KL₂₁)) / 2.
+
+    That is half of the article's loss, so that it stays on the scale of one pass. The likelihood is the mean of both, ``correct`` the
+    first's.
+    """
+    first, second = (output_loss(states, matrix, target, epsilon=epsilon, rows=rows, dtype=dtype) for states in hidden)
+    divergence = symmetric_divergence(*hidden, matrix, rows=rows, dtype=dtype)
+    return Loss(
+        (first.smoothed + second.smoothed + alpha * divergence) / 2,
+        (first.negative_log_likelihood + second.negative_log_likelihood) / 2,
+        first.correct,
+    )
+
+
+def symmetric_divergence(first: Tensor, second: Tensor, matrix: Tensor, *, rows: int = 512, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Σ ½(KL(p‖q) + KL(q‖p)) over N tokens, p and q the distributions of first and second (N, D) against the output matrix (V, D).
+
+    A few rows at a time, like `output_loss`.
+    """
+    with torch.autocast(first.device.type, enabled=False):
+        divergence: Tensor = _Divergence.apply(first, second, matrix, rows, dtype)  # type: ignore[no-untyped-call]
+        return divergence
+
+
 class _OutputLoss(torch.autograd.Function):
     """With p = softmax(logits) and g one at the gold class, the gradient of the logits is p - (1 - ε)·g - ε/V.
 
@@ -80,3 +108,30 @@ class _OutputLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_matrix = ctx.saved_tensors
         return grad_hidden * grads[0], grad_matrix * grads[0], None, None, None, None
+
+
+class _Divergence(torch.autograd.Function):
+    """With d = log p - log q, the gradient of ½(Σ p·d - Σ q·d) for the logits of p is ½(p·(d - KL(p‖q)) + p - q); q's is its mirror."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, matrix: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+        weight, wide = matrix.to(dtype), torch.promote_types(dtype, torch.float32)
+        divergence = matrix.new_zeros(())
+        grad_first, grad_second, grad_matrix = torch.empty_like(first), torch.empty_like(second), torch.zeros_like(matrix)
+        for start in range(0, len(first), rows):
+            some, others = first[start : start + rows].to(dtype), second[start : start + rows].to(dtype)
+            log_p, log_q = ((states @ weight.t()).to(wide).log_softmax(-1) for states in (some, others))  # (rows, V)
+            p, q, difference = log_p.exp(), log_q.exp(), log_p - log_q  # (rows, V)
+            kl_p, kl_q = (p * difference).sum(-1, keepdim=True), -(q * difference).sum(-1, keepdim=True)  # (rows, 1)
+            divergence += (kl_p + kl_q).sum() / 2
+            if any(ctx.needs_input_grad):
+                grad_p = ((p * (difference - kl_p) + p - q) / 2).to(dtype)  # (rows, V)
+                grad_q = ((q * (-difference - kl_q) + q - p) / 2).to(dtype)  # (rows, V)
+                grad_first[start : start + rows], grad_second[start : start + rows] = grad_p @ weight, grad_q @ weight
+                grad_matrix += grad_p.t() @ some + grad_q.t() @ others
+        ctx.save_for_backward(grad_first, grad_second, grad_matrix)
+        return divergence
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return *(grad * grads[0] for grad in ctx.saved_tensors), None, None

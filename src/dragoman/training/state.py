@@ -1,13 +1,14 @@
 """What a resumed run needs beside the weights: optimiser, random states, place in the data, the best so far (Section 5)."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.errors import DragomanError
 
@@ -26,19 +27,27 @@ class Progress:
     evaluations_since_best: int = 0
 
 
-def save_state(folder: Path, progress: Progress, optimizer: torch.optim.Optimizer, facts: dict[str, str]) -> None:
-    """Writes folder/state: the progress, the optimiser's moments and PyTorch's random states. ``facts`` names what must not change."""
+def save_state(
+    folder: Path, progress: Progress, optimizer: torch.optim.Optimizer, facts: dict[str, str], trained: Mapping[str, Tensor]
+) -> None:
+    """Writes folder/state: the progress, the optimiser's moments and PyTorch's random states. ``facts`` names what must not change.
+
+    ``trained`` holds the weights that training goes on with, where the folder's own are their moving average.
+    """
     state = folder / "state"
     state.mkdir()
     tensors = {f"random.{name}": values for name, values in _random_states().items()}
+    tensors |= {f"trained.{name}": weight.contiguous().cpu() for name, weight in trained.items()}
     for index, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value.detach().cpu() for name, value in moments.items()}
     (state / "tensors.safetensors").write_bytes(save(tensors))
     (state / "progress.json").write_text(json.dumps({"progress": asdict(progress), "facts": facts}, indent=1) + "\n", encoding="utf-8")
 
 
-def load_state(folder: Path, optimizer: torch.optim.Optimizer) -> tuple[Progress, dict[str, str]]:
-    """Restores the optimiser and the random states from folder/state; returns the progress and the facts.
+def load_state(folder: Path, optimizer: torch.optim.Optimizer, model: nn.Module) -> tuple[Progress, dict[str, str]]:
+    """Restores the optimiser, the random states and the model's trained weights from folder/state; returns the progress and the facts.
+
+    The weights stay as they are where the folder's own are those that were trained.
 
     Raises DragomanError when the folder holds no whole state.
     """
@@ -48,7 +57,10 @@ def load_state(folder: Path, optimizer: torch.optim.Optimizer) -> tuple[Progress
         tensors = load((state / "tensors.safetensors").read_bytes())
         progress, facts = Progress(**document["progress"]), dict(document["facts"])
         moments: dict[int, dict[str, Tensor]] = {}
+        parameters = dict(model.named_parameters())
         for name, value in tensors.items():
+            if name.startswith("trained."):
+                parameters[name.removeprefix("trained.")].data.copy_(value)
             if name.startswith("optimizer."):
                 _, index, moment = name.split(".")
                 moments.setdefault(int(index), {})[moment] = value

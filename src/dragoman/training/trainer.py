@@ -4,12 +4,13 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_checkpoint, save_bundle
 from dragoman.config import TrainingConfig
@@ -17,7 +18,8 @@ from dragoman.data.batching import Batch, Indices, collate, ordered_batches, pla
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
 from dragoman.training.log import RunLog
-from dragoman.training.loss import Loss, output_loss
+from dragoman.training.loss import Loss, output_loss, rdrop_loss
+from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.schedule import rate_of
 from dragoman.training.state import Progress, load_state, save_state
@@ -69,9 +71,10 @@ class Trainer:
         facts: Mapping[str, str] | None = None,
     ) -> None:
         self.bundle, self.corpus, self.validation, self.score = bundle, corpus, validation, score
-        self.run, self.log, self.device, self.facts = run, log, device, dict(facts or {})
         self.settings: TrainingConfig = bundle.config.training
+        self.run, self.log, self.device, self.facts = run, log, device, {**(facts or {}), "optimizer": self.settings.optimizer}
         self.model = bundle.model.to(device)
+        self.average = MovingAverage(self.model, decay=self.settings.ema) if self.settings.ema else None
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
         self.dtype = compute_dtype(self.settings.precision, device)
@@ -112,9 +115,10 @@ class Trainer:
     def resume(self, checkpoint: Path) -> None:
         """Goes back to the place of a checkpoint of this run; its weights are already in the bundle.
 
-        Raises DragomanError when the data or the tokenizer is not what it was trained on, naming which.
+        Raises DragomanError when the data, the tokenizer or the optimiser is not what it was trained with, naming which.
         """
-        progress, facts = load_state(checkpoint, self.optimizer)
+        progress, facts = load_state(checkpoint, self.optimizer, self.model)
+        facts = {"optimizer": "adam", **facts}  # older checkpoints do not say it
         changed = [name for name, value in self.facts.items() if facts.get(name, value) != value]
         if changed:
             raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
@@ -140,7 +144,7 @@ class Trainer:
             self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
 
     def _update(self, window: list[Indices]) -> float:
-        """One step of Adam on the loss per target token of all the window's batches; returns the gradient's norm before clipping."""
+        """One step on the loss per target token of all the window's batches; returns the gradient's norm before clipping."""
         batches = [self._batch(self.corpus, indices) for indices in window]
         tokens = sum(int(batch.target_mask.sum()) for batch in batches)
         step = self.progress.step + 1
@@ -157,16 +161,25 @@ class Trainer:
             group["lr"] = self.rate(step)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.average:
+            self.average.update(step)
         self.progress.step = step
         self.progress.target_tokens += tokens
         return norm
 
     def _loss(self, batch: Batch, *, epsilon: float) -> Loss:
+        hidden, matrix, gold = self._hidden(batch), self.model.output.weight, batch.target_output[batch.target_mask]
+        if self.settings.rdrop and self.model.training:
+            both = (hidden, self._hidden(batch))  # the second pass draws other dropout
+            return rdrop_loss(both, matrix, gold, epsilon=epsilon, alpha=self.settings.rdrop, dtype=self.dtype)
+        return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=self.dtype)
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """Hidden states (N, D) of a batch's N target tokens."""
         with self._autocast():
             memory = self.model.encode(batch.source, batch.source_mask)  # (B, S, D)
             hidden = self.model.decode(batch.target_input, memory, batch.source_mask)  # (B, T, D)
-        real = batch.target_mask
-        return output_loss(hidden[real], self.model.output.weight, batch.target_output[real], epsilon=epsilon, dtype=self.dtype)
+        return hidden[batch.target_mask]
 
     def _clip(self) -> float:
         """Scales the gradient down to clip_norm, where that is set; returns its norm before."""
@@ -201,12 +214,13 @@ class Trainer:
         began = time.monotonic()
         self.model.eval()
         totals = Totals()
-        with torch.inference_mode():
-            budget = self.settings.batch_tokens
-            for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
-                batch = self._batch(self.validation, indices)
-                totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
-        scores = self.score(self.bundle) if self.score else {}
+        with self._averaged():
+            with torch.inference_mode():
+                budget = self.settings.batch_tokens
+                for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
+                    batch = self._batch(self.validation, indices)
+                    totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
+            scores = self.score(self.bundle) if self.score else {}
         self.model.train()
         record = {"step": self.progress.step, **totals.means(), **scores, "seconds": time.monotonic() - began}
         self.log.evaluation(record, best=self._judge(record))
@@ -224,9 +238,12 @@ class Trainer:
         """A checkpoint of this step, the marks last and best, and the removal of what is older than is kept."""
         folder = self.run / "checkpoints" / f"step-{self.progress.step:06}"
         info = {"step": self.progress.step, "target_tokens": self.progress.target_tokens}
-        save_bundle(
-            replace(self.bundle, info=info), folder, also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts)
-        )
+        with self._averaged() as trained:
+            save_bundle(
+                replace(self.bundle, info=info),
+                folder,
+                also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts, trained),
+            )
         self._mark(folder)
         self._tidy(folder)
 
@@ -252,6 +269,10 @@ class Trainer:
         tokenizer = self.bundle.target_tokenizer
         batch = collate(corpus, indices, pad=tokenizer.pad, bos=tokenizer.bos)
         return batch.to(self.device)
+
+    def _averaged(self) -> AbstractContextManager[Mapping[str, Tensor]]:
+        """Inside, the model has the average of its weights, if one is kept; gives the weights in training then, else none."""
+        return self.average.in_place() if self.average else nullcontext({})
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
