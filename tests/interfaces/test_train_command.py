@@ -151,6 +151,7 @@ def test_a_checkpoint_without_its_state_is_not_resumed_from(data: Path, tmp_path
         (["--set", "model.d_model=15"], ["d_model=15", "even"]),
         (["--set", "model.n_heads=3"], ["d_model=16", "n_heads=3"]),
         (["--set", "data.joint_vocabulary=false"], ["tie", "data.joint_vocabulary=true", "model.tie=decoder"]),
+        (["--set", "training.patience=2"], ["training.patience", "--valid"]),
         (["--max-minutes", "0"], ["max_minutes=0"]),
         (["--max-minutes", "-1"], ["--max-minutes"]),
         (["--max-steps", "0"], ["--max-steps"]),
