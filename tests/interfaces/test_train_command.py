@@ -1,6 +1,7 @@
 """``dragoman train`` from outside: what it refuses and how, what it leaves, how it stops and goes on."""
 
 import hashlib
+import io
 import json
 import re
 import signal
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import dragoman
 from dragoman.bundle import load_bundle
 from dragoman.cli import main
 from dragoman.presets import count_parameters, resolve_config
+from dragoman.training.log import RunLog
 from training_runs import TINY, Pair, checkpoints, final_weights, marked, records, same_bits, toy_pairs, train, write_pairs
 
 
@@ -325,6 +328,44 @@ def test_plain_lines_on_standard_error_only(data: Path, tmp_path: Path, capsys: 
     assert re.fullmatch(r"step 5  valid loss [\d.]+  ppl [\d.]+  BLEU [\d.]+  chrF [\d.]+  \(best\)  [\d.]+ s", lines[2])
     assert lines[5].startswith("all steps done at step 6; the best checkpoint is step ")
     assert lines[-1] == f"  dragoman train --resume --out {tmp_path / 'run'} --max-steps 12"
+
+
+def on_screen(text: str) -> list[str]:
+    """The lines that a terminal shows in the end, by the few controls that are used: CR, LF, up and erase the line."""
+    rows, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\r\n\x1b]+", text):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            row, column = row + 1, 0
+            rows += [""] * (row == len(rows))
+        elif part == "\x1b[1A":
+            row -= 1
+        elif part == "\x1b[2K":
+            rows[row] = ""
+        elif not part.startswith("\x1b"):
+            rows[row] = rows[row][:column] + part + rows[row][column + len(part) :]
+            column += len(part)
+    return [line for line in rows if line]
+
+
+@pytest.mark.parametrize("width", [160, 60])
+def test_on_a_terminal_progress_is_rewritten_in_place(width: int, tmp_path: Path) -> None:
+    facts = {"loss": 2.5, "nll": 2.0, "ppl": 7.389, "acc": 0.25, "lr": 1e-3, "grad_norm": 1.5, "tok_s": 1234.0, "seconds": 9.0}
+    screen, shown = io.StringIO(), []
+    with RunLog(tmp_path, console=Console(file=screen, force_terminal=True, width=width), max_steps=100) as log:
+        log.train({"step": 25, **facts}, seconds_left=3700)
+        shown.append(" ".join(on_screen(screen.getvalue())))
+        log.evaluation({"step": 25, "loss": 2.0, "ppl": 7.0, "bleu": 12.345, "chrf": 30.0, "seconds": 1.0}, best=True)
+        log.train({"step": 50, **facts}, seconds_left=65)
+        shown.append(" ".join(on_screen(screen.getvalue())))
+    first, second = (" ".join(text.split()) for text in shown)
+    bars = [f"{'━' * filled}{'─' * (28 - filled)}" for filled in (7, 14)]
+    assert first == f"25/100 {bars[0]} 25% loss 2.500 ppl 7.39 acc 25.0% lr 1.0e-03 |g| 1.50 1.2k tok/s ETA 1:01:40"
+    evaluation = "step 25  valid loss 2.000  ppl 7.00  BLEU 12.35  chrF 30.00  (best)  1.0 s"
+    assert second.startswith(f"{' '.join(evaluation.split())} 50/100 {bars[1]} 50% ")
+    assert second.endswith("ETA 1:05")
+    assert on_screen(screen.getvalue()) == [evaluation]
 
 
 def test_quiet_is_quiet(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
