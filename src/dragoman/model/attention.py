@@ -83,8 +83,8 @@ class MultiHeadAttention(nn.Module):
         if d_model % n_heads and (d_k is None or d_v is None):
             raise ValueError(f"d_model={d_model} does not divide by n_heads={n_heads}; change one, or give both d_k and d_v")
         self.d_model, self.n_heads = d_model, n_heads
-        self.d_k = d_k or d_model // n_heads
-        self.d_v = d_v or d_model // n_heads
+        self.d_k = d_model // n_heads if d_k is None else d_k
+        self.d_v = d_model // n_heads if d_v is None else d_v
         self.w_q = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
         self.w_k = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
         self.w_v = nn.Linear(d_model, n_heads * self.d_v, bias=bias)
