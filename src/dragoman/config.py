@@ -19,7 +19,7 @@ from dragoman.errors import UsageError
 class Settings(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class ModelConfig(Settings):
@@ -72,21 +72,24 @@ class ModelConfig(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        problems = []
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
+            problems.append(f"d_model={self.d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
-            raise ValueError(f"d_model={self.d_model} does not divide by n_heads={self.n_heads}; change one, or give both d_k and d_v")
+            problems.append(f"d_model={self.d_model} does not divide by n_heads={self.n_heads}; change one, or give both d_k and d_v")
         if self.n_heads % self.key_value_heads:
-            raise ValueError(f"n_heads={self.n_heads} does not divide by kv_heads={self.kv_heads}; change one")
+            problems.append(f"n_heads={self.n_heads} does not divide by kv_heads={self.kv_heads}; change one")
         if self.positions == "rotary" and self.key_width % 2:
-            raise ValueError(f"heads of width d_k={self.key_width} cannot rotate in pairs; give an even d_k for positions='rotary'")
+            problems.append(f"heads of width d_k={self.key_width} cannot rotate in pairs; give an even d_k for positions='rotary'")
         if self.tie == "all" and self.source_vocabulary != self.target_vocabulary:
-            raise ValueError(
+            problems.append(
                 f"tie='all' needs one vocabulary, but source_vocabulary={self.source_vocabulary} and "
                 f"target_vocabulary={self.target_vocabulary}; set tie='decoder' or a joint vocabulary"
             )
         if self.pad >= min(self.source_vocabulary, self.target_vocabulary):
-            raise ValueError(f"pad={self.pad} lies outside the vocabulary")
+            problems.append(f"pad={self.pad} lies outside the vocabulary")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     @property
@@ -134,7 +137,7 @@ class DataConfig(Settings):
     @field_validator("train", "valid", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+        return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -180,7 +183,7 @@ class TrainingConfig(Settings):
     ema: float = Field(
         0.0, ge=0, lt=1, description="Decay of a moving average of the weights, which is what is evaluated and saved; 0 keeps none."
     )
-    seed: int = Field(1, ge=0, description="Seed of initialisation, dropout and the order of the data.")
+    seed: int = Field(1, ge=0, lt=2**63, description="Seed of initialisation, dropout and the order of the data.")
     evaluate_every: int = Field(1000, gt=0, description="Steps between evaluations, each of which writes a checkpoint.")
     keep: int = Field(5, gt=0, description="Newest checkpoints kept, beside the best.")
     patience: int = Field(0, ge=0, description="Evaluations without a better best_by after which training ends; 0 never.")
@@ -226,6 +229,14 @@ class Config(Settings):
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, place: str) -> Config:
     """Config of ``base`` with the nested ``changes`` over it; UsageError that names ``place`` and each wrong field."""
+    return check(layer(base, changes, place=place), place=place)
+
+
+def layer(base: Mapping[str, Any], changes: Mapping[str, Any], *, place: str) -> dict[str, Any]:
+    """``base`` with the nested ``changes`` over it, whose fields are checked one by one; what must fit together is for `check`.
+
+    Raises UsageError that names ``place`` and each unknown or impossible field.
+    """
     merged: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in base.items()}
     for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
@@ -233,9 +244,19 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, place: str) ->
         else:
             merged[key] = value
     try:
-        return Config.model_validate(merged)
+        Config.model_validate(merged)
     except ValidationError as error:
-        raise UsageError(f"{place}: {'; '.join(_sentence(problem) for problem in error.errors())}") from None
+        if any(problem["type"] != "value_error" for problem in error.errors()):
+            raise UsageError(f"{place}: {'; '.join(map(_sentence, error.errors()))}") from None
+    return merged
+
+
+def check(settings: Mapping[str, Any], *, place: str) -> Config:
+    """The Config of complete settings; UsageError that names ``place`` and everything that is wrong."""
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise UsageError(f"{place}: {'; '.join(map(_sentence, error.errors()))}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

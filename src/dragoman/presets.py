@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Config, ModelConfig, merge, parse_overrides, read_toml
+from dragoman.config import Config, ModelConfig, check, layer, parse_overrides, read_toml
 from dragoman.errors import UsageError
 
 
@@ -94,10 +94,10 @@ def resolve_config(
     """
     from_file = read_toml(path) if path else {}
     name = from_file.get("preset", "base") if preset is None else preset
-    config = merge(Config().model_dump(), {**find_preset(name).changes, "preset": name}, place=f"preset {name}")
-    config = merge(config.model_dump(), from_file | {"preset": name}, place=str(path))
-    config = merge(config.model_dump(), parse_overrides(overrides or []), place="--set")
-    return merge(config.model_dump(), flags or {}, place="command line")
+    settings = layer(Config().model_dump(), {**find_preset(name).changes, "preset": name}, place=f"preset {name}")
+    settings = layer(settings, from_file | {"preset": name}, place=str(path))
+    settings = layer(settings, parse_overrides(overrides or []), place="--set")
+    return check(layer(settings, flags or {}, place="command line"), place="settings")
 
 
 def find_preset(name: object) -> Preset:

@@ -123,6 +123,22 @@ def test_files_that_may_not_grow_stop_the_run_and_leave_the_last_checkpoint(
     assert same_bits(final_weights(run), final_weights(whole))
 
 
+@pytest.mark.parametrize("size", [100, 3000, 4500])
+def test_a_run_that_cannot_be_prepared_leaves_nothing_in_the_way(
+    size: int, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The settings, the facts or the corpus do not fit; with room the same command works."""
+    big = write_pairs(tmp_path / "train", toy_pairs(1000))
+    run = tmp_path / "run"
+    with files_of_at_most(size):
+        assert run_of(big, run, 1) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dragoman: {run}")
+    assert ": File too large" in line
+    assert not run.exists()
+    assert run_of(data, run, 1) == 0
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a small disk in memory, or mounts it again with other options; where that is not allowed the test is skipped."""

@@ -1,6 +1,7 @@
 """Reported faults of a training's state: B75 (validation leaves its mark) and B77 (a resumed run is another run)."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,6 +229,16 @@ def test_a_signal_at_a_step_that_is_to_be_judged_does_not_skip_the_judgement(
     assert [record["step"] for record in records(tmp_path / "run", "eval")] == [5, 10, 15]
     assert train(tmp_path / "run", None, "--quiet") == 0
     assert progress(tmp_path / "run") == progress(whole)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_second_signal_stops_at_once(data: Path, tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        register_optimizer_step_pre_hook(lambda *_: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
+        os._exit(noisy(tmp_path / "run", data, "--max-steps", str(END)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGINT
+    assert checkpoints(tmp_path / "run") == {}
 
 
 @pytest.mark.parametrize("changed", ["train.aa", "train.bb", "valid.aa"])

@@ -147,8 +147,26 @@ def test_an_unknown_preset_names_the_known(name: str, tmp_path: Path) -> None:
 )
 def test_a_wrong_value_is_refused_with_place_and_reason(override: str, complaint: str) -> None:
     message = refusal(overrides=[override])
-    assert message.startswith("--set")
+    assert message.startswith(("--set", "settings: "))  # what must fit together is judged when all settings are known
     assert complaint in message
+
+
+def test_what_must_fit_together_may_come_from_two_places(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[data]\njoiner = "@@"\n[model]\nn_heads = 6\n')
+    config = resolve_config(None, file, ["data.tokenizer=whitespace"], {"model": {"d_model": 96}})
+    assert (config.data.joiner, config.model.n_heads) == ("@@", 6)
+
+
+@pytest.mark.parametrize("override", ["training.warmup_steps=true", 'model.d_model="64"', "data.joint_vocabulary=no", "training.seed=1.0"])
+def test_a_value_of_another_type_is_refused_and_not_converted(override: str) -> None:
+    assert "input should be a valid" in refusal(overrides=[override])
+
+
+def test_all_that_does_not_fit_together_is_listed() -> None:
+    message = refusal(overrides=["model.d_model=511", "model.pad=50000"])
+    for part in ("d_model=511 must be even", "does not divide by n_heads=8", "pad=50000"):
+        assert part in message
 
 
 @pytest.mark.parametrize("value", ["3", "['base']", "{}"])

@@ -45,7 +45,11 @@ def train(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings over the preset's.")] = None,
     overrides: Annotated[
         Paths,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting over all others, such as training.warmup_steps=400; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,

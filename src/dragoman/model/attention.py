@@ -88,8 +88,8 @@ class MultiHeadAttention(nn.Module):
         if kv_heads and n_heads % kv_heads:
             raise ValueError(f"n_heads={n_heads} does not divide by kv_heads={kv_heads}; change one")
         self.d_model, self.n_heads, self.kv_heads = d_model, n_heads, kv_heads or n_heads
-        self.d_k = d_k or d_model // n_heads
-        self.d_v = d_v or d_model // n_heads
+        self.d_k = d_model // n_heads if d_k is None else d_k
+        self.d_v = d_model // n_heads if d_v is None else d_v
         self.w_q = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
         self.w_k = nn.Linear(d_model, self.kv_heads * self.d_k, bias=bias)
         self.w_v = nn.Linear(d_model, self.kv_heads * self.d_v, bias=bias)

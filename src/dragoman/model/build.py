@@ -28,7 +28,7 @@ def build_model(config: ModelConfig, *, seed: int | None = None) -> Transformer:
     """The encoder-decoder of these settings with fresh weights, in training mode.
 
     Embeddings are N(0, d_model^-½) with a zero row for padding, other matrices Xavier uniform, biases zero; with DeepNorm some of them
-    are scaled by its β. A ``seed`` fixes the weights and leaves PyTorch's random state as it was.
+    are scaled by its β. A ``seed`` fixes the weights and leaves PyTorch's random state on the CPU as it was.
     """
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:

@@ -55,13 +55,13 @@ def sinusoids(length: int, d_model: int, *, concatenated: bool = False) -> Tenso
 
 
 class PositionalEncoding(nn.Module):
-    """Adds the sinusoids of Section 3.5 to embeddings; the table is not a parameter and is not saved."""
+    """Adds the sinusoids of Section 3.5 to embeddings; the table ``pe`` (1, max_len, D) is not a parameter, and no bundle stores it."""
 
     pe: Tensor
 
     def __init__(self, d_model: int, max_len: int = 5000, *, concatenated: bool = False) -> None:
         super().__init__()
-        self.register_buffer("pe", sinusoids(max_len, d_model, concatenated=concatenated)[None], persistent=False)  # (1, max_len, D)
+        self.register_buffer("pe", sinusoids(max_len, d_model, concatenated=concatenated)[None])  # (1, max_len, D)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """x (B, T, D) at positions start, start + 1, …; raises ValueError beyond the last position of the table."""

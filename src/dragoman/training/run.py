@@ -51,6 +51,8 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         raise UsageError(f"{run}: already a run; continue it with --resume, or choose another --out")
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UsageError(f"{run}: not an empty folder; choose another --out")
+    if config.training.patience and not config.data.valid:
+        raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
     if config.model.tie == "all" and not config.data.joint_vocabulary:
         raise UsageError("model.tie='all' needs one vocabulary; set data.joint_vocabulary=true or model.tie=decoder")
     _data_files(config)
@@ -58,7 +60,6 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         (run / "checkpoints").mkdir(parents=True)
     except OSError as error:
         raise DragomanError(f"{run}: cannot make the run folder: {error.strerror}; choose another --out") from None
-    write_file(run / "config.toml", to_toml(config))
     facts = {
         "argv": list(argv),
         "seed": config.training.seed,
@@ -66,7 +67,12 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         "platform": platform.platform(),
         "settings": config.model_dump(mode="json"),
     }
-    update_run(run, status="preparing", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
+    try:
+        write_file(run / "config.toml", to_toml(config))
+        update_run(run, status="preparing", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
+    except DragomanError:
+        discard_run(run)
+        raise
 
 
 def discard_run(run: Path) -> None:
@@ -102,7 +108,10 @@ def prepare(run: Path, config: Config) -> Prepared:
         source, target = load_tokenizers(run)
     except DragomanError:
         source, target = _train_tokenizers(config)
-        save_tokenizers(run, source, target)
+        try:
+            save_tokenizers(run, source, target)
+        except OSError as error:
+            raise DragomanError(f"{run}: cannot write the tokenizer: {error.strerror}; make room or choose another --out") from None
     corpus = _corpus(run / "corpus" / "train", data.train, config, source, target)
     validation = _corpus(run / "corpus" / "valid", data.valid, config, source, target) if data.valid else None
     sized = config.with_values(model={"source_vocabulary": len(source), "target_vocabulary": len(target), "pad": target.pad})
