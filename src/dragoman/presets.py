@@ -64,11 +64,11 @@ PRESETS: dict[str, Preset] = {
         ),
         Preset(
             "tiny",
-            "4 + 4 layers of width 128 for small corpora and laptops: 2.6 million parameters with 9,700 entries.",
+            "4 + 4 layers of width 128 for small corpora and laptops: 1.8 million parameters with 4,000 entries.",
             {
                 "model": {"d_model": 128, "d_ff": 256, "n_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
-                "data": {"vocabulary_size": 8000},
-                "training": {**_LAPTOP_TRAINING, "batch_tokens": 4096, "warmup_steps": 1000, "learning_rate": 5e-3, "max_steps": 20_000},
+                "data": {"vocabulary_size": 4000},
+                "training": {**_LAPTOP_TRAINING, "batch_tokens": 2048, "warmup_steps": 800, "learning_rate": 3e-3, "max_steps": 20_000},
             },
         ),
         Preset(
