@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Device, Quiet
+from dragoman.cli.options import Quiet
 from dragoman.cli.streams import hush, notify
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
 from dragoman.presets import resolve_config
 
 if TYPE_CHECKING:
+    import torch
+
     from dragoman.bundle import Bundle
+    from dragoman.data.corpus import Corpus
+    from dragoman.training.log import RunLog
+    from dragoman.training.run import Prepared
     from dragoman.training.trainer import Score, Trainer
 
 Paths = list[str] | None
@@ -57,7 +62,10 @@ def train(
         float | None, typer.Option("--max-minutes", min=0, help="Minutes of training, evaluations included, after which to stop.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
-    device: Device = "auto",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps. Default: auto."),
+    ] = None,
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 on a GPU that has it).")
     ] = None,
@@ -69,20 +77,19 @@ def train(
     if out is None:
         raise UsageError("no run folder; give --out DIR")
     data = {"train": training_data, "valid": validation_data, **_languages(pair)}
-    training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision}
-    if device != "auto":
-        training["device"] = device
+    training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision, "device": device}
     flags = {
         group: {key: value for key, value in values.items() if value is not None and value != []}
         for group, values in (("data", data), ("training", training))
     }
+    changes = None
     if resume:
-        settings = _resumed_settings(out, preset or config, overrides, flags)
+        settings, changes = _resumed_settings(out, preset or config, overrides, flags)
     else:
         settings = resolve_config(preset, config, overrides, flags)
         if not (settings.data.source and settings.data.target):
             raise UsageError("no languages; give PAIR, such as en-de")
-    _train(out, settings, resume=resume, quiet=quiet)
+    _train(out, settings, changes=changes, quiet=quiet)
 
 
 def _languages(pair: str | None) -> dict[str, str]:
@@ -94,8 +101,13 @@ def _languages(pair: str | None) -> dict[str, str]:
     return {"source": source, "target": target}
 
 
-def _resumed_settings(out: Path, base: object, overrides: list[str] | None, flags: Mapping[str, Mapping[str, Any]]) -> Config:
-    """The run's own settings with changes of its training and decoding over them; UsageError for what cannot change."""
+def _resumed_settings(
+    out: Path, base: object, overrides: list[str] | None, flags: Mapping[str, Mapping[str, Any]]
+) -> tuple[Config, list[str]]:
+    """The run's own settings with changes of its training and decoding over them, and the changes in words.
+
+    Raises UsageError for what cannot change.
+    """
     if base:
         raise UsageError("--resume goes on with the run's own settings; leave out --preset and --config, and change single ones with --set")
     if not (out / "config.toml").is_file():
@@ -109,57 +121,44 @@ def _resumed_settings(out: Path, base: object, overrides: list[str] | None, flag
         raise UsageError(
             "--resume: training.optimizer cannot change within a run, for one cannot use what another has gathered; start a new one"
         )
-    old, new = before.training.model_dump(), after.training.model_dump()
-    changed = [f"training.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
+    changed = []
+    for group in ("training", "decoding"):
+        old, new = getattr(before, group).model_dump(), getattr(after, group).model_dump()
+        changed += [f"{group}.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
     if changed:
         notify(f"changed settings: {', '.join(changed)}")
-    return after
+    return after, changed
 
 
-def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
-    from rich.console import Console
-
-    from dragoman.bundle import Bundle, list_checkpoints, load_bundle
+def _train(run: Path, settings: Config, *, changes: list[str] | None, quiet: bool) -> None:
+    """A new run, or with ``changes`` one that goes on; the run's own record of its settings changes only when all is well."""
     from dragoman.devices import pick_device
     from dragoman.evaluation.metrics import check_tokenizer
-    from dragoman.model.build import build_model
-    from dragoman.presets import count_parameters
-    from dragoman.training.log import RunLog
+    from dragoman.training.log import RunLog, Screen
     from dragoman.training.optimizer import check_optimizer
-    from dragoman.training.run import create_run, discard_run, prepare, update_run
-    from dragoman.training.trainer import Trainer, seed_everything
+    from dragoman.training.run import check_settings, create_run, discard_run, idle_settings, prepare, record_run, update_run
 
     device = pick_device(settings.training.device)
     check_tokenizer(settings.training.bleu_tokenize)
     check_optimizer(settings.training.optimizer)
-    if not resume:
+    check_settings(settings)
+    if changes is None:
         create_run(run, settings, sys.argv)
+    log = RunLog(run, console=None if quiet else Screen(stderr=True, highlight=False), max_steps=settings.training.max_steps)
     try:
         prepared = prepare(run, settings)
+        trainer = _trainer(run, prepared, log, device)
+        step = trainer.progress.step
+        record_run(run, prepared, resumed=None if changes is None else {"argv": sys.argv, "step": step, "changed": changes})
     except DragomanError:
-        if not resume:
+        if changes is None:
             discard_run(run)  # the same command must work once its data are mended
         raise
-    settings = prepared.config
-    checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
-    seed_everything(settings.training.seed)
-    model = load_bundle(checkpoint).model if checkpoint else build_model(settings.model)
-    bundle = Bundle(settings, model, prepared.source_tokenizer, prepared.target_tokenizer)
-    console = None if quiet else Console(stderr=True, highlight=False)
-    with RunLog(run, console=console, max_steps=settings.training.max_steps) as log:
-        trainer = Trainer(
-            bundle, prepared.corpus, run=run, log=log, device=device, validation=prepared.validation,
-            score=_validation_score(settings), facts=prepared.fingerprints(),
-        )  # fmt: skip
-        if checkpoint:
-            trainer.resume(checkpoint)
-        log.say(
-            f"{settings.data.source}→{settings.data.target}  {len(prepared.corpus):,} pairs  vocabulary {len(prepared.source_tokenizer):,}"
-            f"  {settings.model.encoder_layers}+{settings.model.decoder_layers} layers  d_model {settings.model.d_model}"
-            f"  {count_parameters(settings.model):,} parameters  {device} {trainer.dtype}  → {run}"
-        )
-        log.event("resume" if checkpoint else "start", step=trainer.progress.step)
-        update_run(run, status="running")
+    for sentence in idle_settings(settings, prepared.config):
+        notify(sentence)
+    with log:
+        _say_hello(log, run, trainer)
+        log.event("resume" if step else "start", step=step)
         try:
             with _interruptible(trainer) as received:
                 reason = trainer.train()
@@ -174,6 +173,26 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
         _say_farewell(log, run, trainer, reason)
     if received:
         raise typer.Exit(128 + received[0])
+
+
+def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device") -> "Trainer":
+    """A trainer of fresh weights, or of the newest checkpoint and at its place."""
+    from dragoman.bundle import Bundle, list_checkpoints, load_bundle
+    from dragoman.model.build import build_model
+    from dragoman.training.trainer import Trainer, seed_everything
+
+    settings = prepared.config
+    checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
+    seed_everything(settings.training.seed)
+    model = load_bundle(checkpoint).model if checkpoint else build_model(settings.model)
+    trainer = Trainer(
+        Bundle(settings, model, prepared.source_tokenizer, prepared.target_tokenizer), prepared.corpus,
+        run=run, log=log, device=device, validation=prepared.validation,
+        score=_validation_score(settings, prepared.validation), facts=prepared.fingerprints(),
+    )  # fmt: skip
+    if checkpoint:
+        trainer.resume(checkpoint)
+    return trainer
 
 
 @contextmanager
@@ -199,16 +218,18 @@ def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _validation_score(settings: Config) -> "Score | None":
-    """Greedy BLEU and chrF of the validation text, read once."""
-    if not settings.data.valid:
+def _validation_score(settings: Config, validation: "Corpus | None") -> "Score | None":
+    """Greedy BLEU and chrF of the validation text, read once: of the pairs that its loss is of."""
+    if validation is None:
         return None
     from dragoman.data.formats.pairs import read_pairs
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.evaluate import evaluate_translator
 
     data, training = settings.data, settings.training
-    pairs = list(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid))
+    kept = set(validation.line_numbers.tolist())
+    lines = enumerate(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid), start=1)
+    pairs = [pair for number, pair in lines if number in kept]
 
     def score(bundle: "Bundle") -> dict[str, Any]:
         scores = evaluate_translator(
@@ -219,7 +240,18 @@ def _validation_score(settings: Config) -> "Score | None":
     return score
 
 
-def _say_farewell(log: Any, run: Path, trainer: "Trainer", reason: str) -> None:
+def _say_hello(log: "RunLog", run: Path, trainer: "Trainer") -> None:
+    from dragoman.presets import count_parameters
+
+    config, vocabulary = trainer.bundle.config, len(trainer.bundle.source_tokenizer)
+    log.say(
+        f"{config.data.source}→{config.data.target}  {len(trainer.corpus):,} pairs  vocabulary {vocabulary:,}"
+        f"  {config.model.encoder_layers}+{config.model.decoder_layers} layers  d_model {config.model.d_model}"
+        f"  {count_parameters(config.model):,} parameters  {trainer.device} {trainer.dtype}  → {run}"
+    )
+
+
+def _say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
     progress = trainer.progress
     why = {
         "max_steps": "all steps done",

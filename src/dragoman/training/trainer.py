@@ -1,5 +1,6 @@
 """The training loop (Sections 5.1 to 5.4): batches to loss to gradients to Adam, with evaluations and checkpoints between."""
 
+import logging
 import math
 import shutil
 import time
@@ -23,6 +24,8 @@ from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.schedule import rate_of
 from dragoman.training.state import Progress, load_state, save_state
+
+logger = logging.getLogger("dragoman")
 
 Score = Callable[[Bundle], Mapping[str, Any]]
 """Translates the validation text with a model and returns facts for the log, among them "bleu"."""
@@ -115,13 +118,17 @@ class Trainer:
     def resume(self, checkpoint: Path) -> None:
         """Goes back to the place of a checkpoint of this run; its weights are already in the bundle.
 
-        Raises DragomanError when the data, the tokenizer or the optimiser is not what it was trained with, naming which.
+        A best of another measure than the settings' is forgotten. Raises DragomanError when the data, the tokenizer or the optimiser is
+        not what it was trained with, naming which.
         """
-        progress, facts = load_state(checkpoint, self.optimizer, self.model)
+        progress, facts = load_state(checkpoint, self.optimizer, self.model, device=self.device)
         facts = {"optimizer": "adam", **facts}  # older checkpoints do not say it
         changed = [name for name, value in self.facts.items() if facts.get(name, value) != value]
         if changed:
             raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
+        if progress.measure not in ("", self._measure()):
+            logger.info("the best so far was by %s and is forgotten, for now it is by %s", progress.measure, self._measure())
+            progress.best, progress.best_step, progress.evaluations_since_best, progress.measure = None, 0, 0, ""
         self.progress = progress
         self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
         self._tidy(checkpoint)
@@ -226,13 +233,22 @@ class Trainer:
         self.log.evaluation(record, best=self._judge(record))
 
     def _judge(self, record: Mapping[str, Any]) -> bool:
-        by_bleu = self.settings.best_by == "bleu" and "bleu" in record
-        value = float(record["bleu"]) if by_bleu else -float(record["loss"])
-        best = self.progress.best is None or value > self.progress.best
+        self.progress.measure = self._measure()
+        value = float(record["bleu"]) if self._by_bleu() else -float(record["loss"])
+        best = not math.isnan(value) and (self.progress.best is None or value > self.progress.best)
         if best:
             self.progress.best, self.progress.best_step = value, self.progress.step
         self.progress.evaluations_since_best = 0 if best else self.progress.evaluations_since_best + 1
         return best
+
+    def _by_bleu(self) -> bool:
+        return self.settings.best_by == "bleu" and self.score is not None
+
+    def _measure(self) -> str:
+        """What the judgement compares, with every setting that changes its numbers."""
+        if not self._by_bleu():
+            return f"loss with label_smoothing {self.settings.label_smoothing}"
+        return f"BLEU with {self.settings.bleu_tokenize} words" + (" in lower case" if self.settings.bleu_lowercase else "")
 
     def _save(self) -> None:
         """A checkpoint of this step, the marks last and best, and the removal of what is older than is kept."""
@@ -242,7 +258,7 @@ class Trainer:
             save_bundle(
                 replace(self.bundle, info=info),
                 folder,
-                also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts, trained),
+                also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts, trained, device=self.device),
             )
         self._mark(folder)
         self._tidy(folder)
