@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle
+from dragoman.data.batching import pad_rows
 from dragoman.decoding.beam import Hypothesis, beam_search
-from dragoman.decoding.score import pad_rows, score_pairs
-from dragoman.decoding.step import RecomputingStep, TransformerStep
+from dragoman.decoding.score import score_pairs
+from dragoman.decoding.step import TransformerStep
 from dragoman.model import FusedAttention, ScaledDotProductAttention
 from small_bundles import fx_rand, random_sentences
+from step_models import RecomputingStep
 
 CPU = torch.device("cpu")
 
