@@ -1,5 +1,6 @@
 """``dragoman train`` from outside: what it refuses and how, what it leaves, how it stops and goes on."""
 
+import errno
 import hashlib
 import io
 import json
@@ -13,13 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 import dragoman
 from dragoman.bundle import load_bundle
 from dragoman.cli import main
 from dragoman.presets import count_parameters, resolve_config
-from dragoman.training.log import RunLog
+from dragoman.training.log import RunLog, Screen
 from training_runs import TINY, Pair, checkpoints, final_weights, marked, records, same_bits, toy_pairs, train, write_pairs
 
 
@@ -83,8 +83,8 @@ def test_missing_and_empty_files(data: Path, tmp_path: Path, capsys: pytest.Capt
 
 def test_text_that_is_empty_on_every_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blank = write_pairs(tmp_path / "blank", [(" ", "x"), ("y", "")])
-    refuses(capsys, train(tmp_path / "run", blank), 1, "no pair of lines is left", "2 empty side")
-    refuses(capsys, train(tmp_path / "run", data, "--valid", str(blank)), 1, "no pair of lines is left", "2 empty side")
+    refuses(capsys, train(tmp_path / "run", blank), 1, "train: no pair of lines is left (", "2 empty side")
+    refuses(capsys, train(tmp_path / "run", data, "--valid", str(blank)), 1, "valid: no pair of lines is left (", "2 empty side")
 
 
 def test_invalid_text_is_named_by_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +162,7 @@ def test_a_checkpoint_without_its_state_is_not_resumed_from(data: Path, tmp_path
         (["--seed", "-1"], ["--seed"]),
         (["--preset", "huge"], ["unknown preset 'huge'", "base", "tiny"]),
         (["--precision", "fp8"], ["precision='fp8'"]),
+        (["--precision", "fp16"], ["training.precision='fp16'", "'auto', 'fp32' or 'bf16'"]),
         (["--device", "tpu"], ["'tpu'", "cpu", "cuda"]),
         (["--device", "meta"], ["'meta'", "cpu", "cuda"]),
         (["--config", "nowhere.toml"], ["nowhere.toml", "cannot read"]),
@@ -353,7 +354,7 @@ def on_screen(text: str) -> list[str]:
 def test_on_a_terminal_progress_is_rewritten_in_place(width: int, tmp_path: Path) -> None:
     facts = {"loss": 2.5, "nll": 2.0, "ppl": 7.389, "acc": 0.25, "lr": 1e-3, "grad_norm": 1.5, "tok_s": 1234.0, "seconds": 9.0}
     screen, shown = io.StringIO(), []
-    with RunLog(tmp_path, console=Console(file=screen, force_terminal=True, width=width), max_steps=100) as log:
+    with RunLog(tmp_path, console=Screen(file=screen, force_terminal=True, width=width), max_steps=100) as log:
         log.train({"step": 25, **facts}, seconds_left=3700)
         shown.append(" ".join(on_screen(screen.getvalue())))
         log.evaluation({"step": 25, "loss": 2.0, "ppl": 7.0, "bleu": 12.345, "chrf": 30.0, "seconds": 1.0}, best=True)
@@ -455,3 +456,71 @@ def test_control_c_finishes_the_step_and_saves(data: Path, tmp_path: Path) -> No
     assert dragoman.load(run).bundle.info["step"] == step
     assert train(run, None, "--quiet", "--max-steps", str(step + 2)) == 0
     assert [record["step"] for record in records(run, "train")] == list(range(1, step + 3))
+
+
+# Settings that do nothing
+
+
+@pytest.mark.parametrize(
+    ("settings", "notice"),
+    [
+        ({"training__schedule": "paper"}, "training.learning_rate=0.01 does nothing under training.schedule=paper; factor scales it"),
+        ({"training__factor": 2}, "training.factor=2 does nothing under training.schedule=constant; its peak is learning_rate"),
+        (
+            {"training__schedule": "cosine", "training__max_minutes": 5},
+            "training.schedule=cosine falls to 0 at training.max_steps=1, not when the 5 minutes of training.max_minutes are over; choose "
+            "max_steps to fit",
+        ),
+        (
+            {"model__source_vocabulary": 99, "model__tie": "decoder"},
+            "model.source_vocabulary=99 does nothing in training; the tokenizer sets it to 52",
+        ),
+        ({"training__schedule": "cosine"}, ""),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_settings_that_do_nothing_are_told_once(
+    settings: dict[str, object], notice: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", data, "--max-steps", "1", **settings) == 0
+    notices = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dragoman: ")]
+    assert notices == ([f"dragoman: {notice}"] if notice else [])
+
+
+# Nobody reads
+
+
+def test_a_training_whose_progress_nobody_reads_any_more_goes_on(data: Path, tmp_path: Path) -> None:
+    """As ``2>&1 | head -2``: the reader takes the first lines and leaves."""
+    run = tmp_path / "run"
+    sets = [part for name, value in TINY.items() for part in ("--set", f"{name}={json.dumps(value)}")]
+    arguments = ["train", "aa-bb", "--train", str(data), "--out", str(run), *sets, "--max-steps", "40"]
+    process = subprocess.Popen([sys.executable, "-m", "dragoman", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()
+    assert process.wait(timeout=120) == 0
+    assert json.loads((run / "run.json").read_text("utf-8"))["status"] == "done"
+    assert list(checkpoints(run))[-1] == 40
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(errno.EPIPE, "gone"), OSError(errno.ENOSPC, "full"), ValueError("closed")])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_screen_that_cannot_be_written_to_is_dropped(
+    terminal: bool, error: Exception, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output stays as it is, and so does the log."""
+
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise error
+
+    facts = {"loss": 2.5, "nll": 2.0, "ppl": 7.389, "acc": 0.25, "lr": 1e-3, "grad_norm": 1.5, "tok_s": 1234.0, "seconds": 9.0}
+    with RunLog(tmp_path, console=Screen(file=Broken(), force_terminal=terminal), max_steps=9) as log:
+        for step in (1, 2):
+            log.train({"step": step, **facts}, seconds_left=1)
+            log.say("hello")
+    assert [record["step"] for record in records(tmp_path, "train")] == [1, 2]
+    print("still here")
+    assert capfd.readouterr().out == "still here\n"
