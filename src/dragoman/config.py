@@ -12,14 +12,24 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from dragoman.errors import UsageError
+
+LARGEST = 2**63 - 1
 
 
 class Settings(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*")
+    @classmethod
+    def _within_reason(cls, value: object) -> object:
+        if isinstance(value, int | float) and abs(value) > LARGEST:
+            raise PydanticCustomError("too_large", "input should be less than 2^63")
+        return value
 
 
 class ModelConfig(Settings):
@@ -30,8 +40,8 @@ class ModelConfig(Settings):
     n_heads: int = Field(8, gt=0, description="Attention heads h of each attention sub-layer (3.2.2).")
     d_k: int | None = Field(None, gt=0, description="Width of a head's queries and keys; d_model / n_heads when not given (3.2.2).")
     d_v: int | None = Field(None, gt=0, description="Width of a head's values; d_model / n_heads when not given (3.2.2).")
-    encoder_layers: int = Field(6, gt=0, description="Layers N of the encoder (3.1).")
-    decoder_layers: int = Field(6, gt=0, description="Layers N of the decoder (3.1).")
+    encoder_layers: int = Field(6, gt=0, le=1000, description="Layers N of the encoder (3.1).")
+    decoder_layers: int = Field(6, gt=0, le=1000, description="Layers N of the decoder (3.1).")
     dropout: float = Field(
         0.1, ge=0, lt=1, description="P_drop on each sub-layer's output and on the sums of embeddings and positions (5.4)."
     )
@@ -62,12 +72,16 @@ class ModelConfig(Settings):
         description="The paper's interleaved sinusoids (3.5), all sines before all cosines, a learned table (Table 3 row E), or none added "
         "and the heads of self-attention rotated (rotary).",
     )
-    max_positions: int = Field(1024, gt=0, description="The longest sequence the model takes, in tokens with the end token.")
+    max_positions: int = Field(1024, gt=0, le=1_000_000, description="The longest sequence the model takes, in tokens with the end token.")
     tie: Literal["all", "decoder", "none"] = Field(
         "all", description="One matrix for both embeddings and the output (all, 3.4), for target and output only (decoder), or none shared."
     )
-    source_vocabulary: int = Field(40_960, gt=4, description="Rows of the source embedding; set from the tokenizer when training starts.")
-    target_vocabulary: int = Field(40_960, gt=4, description="Rows of the target embedding; set from the tokenizer when training starts.")
+    source_vocabulary: int = Field(
+        40_960, gt=4, le=10_000_000, description="Rows of the source embedding; set from the tokenizer when training starts."
+    )
+    target_vocabulary: int = Field(
+        40_960, gt=4, le=10_000_000, description="Rows of the target embedding; set from the tokenizer when training starts."
+    )
     pad: int = Field(0, ge=0, description="Id of the padding token, whose embedding row starts at zero.")
 
     @model_validator(mode="after")
@@ -111,8 +125,8 @@ class ModelConfig(Settings):
 class DataConfig(Settings):
     """Section 5.1: what is learnt from, and how text becomes ids."""
 
-    source: str = Field("", description="Language code of the source side, such as en.")
-    target: str = Field("", description="Language code of the target side, such as de.")
+    source: str = Field("", pattern=r"^[\w-]*$", description="Language code of the source side, such as en.")
+    target: str = Field("", pattern=r"^[\w-]*$", description="Language code of the target side, such as de.")
     train: tuple[str, ...] = Field(
         (), description="Training corpora: a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE; concatenated."
     )
@@ -121,7 +135,10 @@ class DataConfig(Settings):
         "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
     )
     vocabulary_size: int = Field(
-        37_000, gt=4, description="Largest number of vocabulary entries, special tokens included (5.1: about 37,000)."
+        37_000,
+        ge=0,
+        le=10_000_000,
+        description="Most vocabulary entries, special tokens included (5.1: about 37,000); 0 with whitespace keeps every word.",
     )
     joint_vocabulary: bool = Field(True, description="One vocabulary for source and target (5.1), or one each.")
     normalization: Literal["none", "nfc", "nfkc"] = Field(
@@ -141,8 +158,16 @@ class DataConfig(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        problems = []
+        if self.source and self.source == self.target:
+            problems.append(f"source and target are both {self.source!r}; give two different language codes")
         if self.joiner and self.tokenizer != "whitespace":
-            raise ValueError("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
+            problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
+        for name in (*self.train, *self.valid):
+            if any("\ud800" <= character <= "\udfff" for character in name):
+                problems.append(f"the file name {name!r} is not UTF-8, so no record can name it; rename the file")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 
@@ -208,7 +233,10 @@ class DecodingConfig(Settings):
 
     beam: int = Field(4, gt=0, description="Hypotheses kept at each step (6.1); 1 is greedy.")
     alpha: float = Field(
-        0.6, description="Length penalty: scores divide by ((5 + n) / 6)^alpha, so a larger alpha favours longer output (6.1)."
+        0.6,
+        ge=-10,
+        le=10,
+        description="Length penalty: scores divide by ((5 + n) / 6)^alpha, so a larger alpha favours longer output (6.1).",
     )
     extra_length: int = Field(50, ge=0, description="Output may have this many tokens more than the source (6.1).")
 
@@ -265,7 +293,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path}: cannot read the settings file: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
 
 
@@ -279,7 +307,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"--set {override}: expected GROUP.KEY=VALUE, such as training.warmup_steps=400")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text.strip()
         nested.setdefault(group, {})[key] = value
     return nested
