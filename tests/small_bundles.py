@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from dragoman.bundle import Bundle
 from dragoman.config import Config
+from dragoman.data.batching import pad_rows
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.decoding.score import pad_rows
 from dragoman.model import build_model
 
 _WORDS = "ona bek tilu rem sova kip dal nur afi gost huma jelo lira mok pest quin ruda sil tova ubek vast wim yor zel"

@@ -1,14 +1,17 @@
-"""Step models for tests of search that need no Transformer: probability tables, and random trees small enough to list every sequence."""
+"""Step models for tests of search: probability tables, random trees small enough to list every sequence, a Transformer without a cache."""
 
 import itertools
 import math
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dragoman.decoding.beam import Hypothesis, length_penalty
+from dragoman.decoding.step import StepModel
+from dragoman.model import Transformer
 
 BOS, END = 0, 1
 LETTERS = "ABCD"
@@ -62,6 +65,35 @@ class Table(TreeModel):
         # Search also steps the empty places of its rectangle: whatever they hold, the end follows.
         row = self.rows.get("start" if prefix[-1] == BOS else LETTERS[prefix[-1] - 2], {"$": 1.0})
         return np.array([0.0, row.get("$", 0.0), *(row.get(letter, 0.0) for letter in LETTERS)])
+
+
+class Recomputed(NamedTuple):
+    """The state without a cache: memory (N, S, D), its mask (N, S) and the target tokens so far (N, T)."""
+
+    memory: Tensor
+    source_mask: Tensor
+    target: Tensor
+
+
+class RecomputingStep(StepModel[Recomputed]):
+    """A `Transformer` without a cache: every step runs the decoder over the whole target, the plain definition."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+
+    def start(self, source: Tensor, source_mask: Tensor) -> Recomputed:
+        """The encoder's output and no target tokens."""
+        return Recomputed(self.model.encode(source, source_mask), source_mask, source.new_empty(len(source), 0))
+
+    def next(self, tokens: Tensor, state: Recomputed) -> tuple[Tensor, Recomputed]:
+        """The decoder over every token so far and these (N,). Returns log-probabilities (N, V) after the last."""
+        state = state._replace(target=torch.cat((state.target, tokens[:, None]), 1))  # (N, T + 1)
+        hidden = self.model.decode(state.target, state.memory, state.source_mask)  # (N, T + 1, D)
+        return self.model.project(hidden[:, -1]).float().log_softmax(-1), state  # (N, V)
+
+    def reorder(self, state: Recomputed, rows: Tensor) -> Recomputed:
+        """The memory and tokens of the given rows (M,)."""
+        return Recomputed(*(part.index_select(0, rows) for part in state))
 
 
 def table_1() -> Table:

@@ -12,14 +12,24 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from dragoman.errors import UsageError
+
+LARGEST = 2**63 - 1
 
 
 class Settings(BaseModel):
     """A frozen group of settings that refuses unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*")
+    @classmethod
+    def _within_reason(cls, value: object) -> object:
+        if isinstance(value, int) and value > LARGEST:
+            raise PydanticCustomError("too_large", "input should be less than 2^63")
+        return value
 
 
 class ModelConfig(Settings):
@@ -30,8 +40,8 @@ class ModelConfig(Settings):
     n_heads: int = Field(8, gt=0, description="Attention heads h of each attention sub-layer (3.2.2).")
     d_k: int | None = Field(None, gt=0, description="Width of a head's queries and keys; d_model / n_heads when not given (3.2.2).")
     d_v: int | None = Field(None, gt=0, description="Width of a head's values; d_model / n_heads when not given (3.2.2).")
-    encoder_layers: int = Field(6, gt=0, description="Layers N of the encoder (3.1).")
-    decoder_layers: int = Field(6, gt=0, description="Layers N of the decoder (3.1).")
+    encoder_layers: int = Field(6, gt=0, le=1000, description="Layers N of the encoder (3.1).")
+    decoder_layers: int = Field(6, gt=0, le=1000, description="Layers N of the decoder (3.1).")
     dropout: float = Field(
         0.1, ge=0, lt=1, description="P_drop on each sub-layer's output and on the sums of embeddings and positions (5.4)."
     )
@@ -39,36 +49,61 @@ class ModelConfig(Settings):
     activation_dropout: float = Field(
         0.0, ge=0, lt=1, description="Dropout inside the feed-forward networks; the paper's base model has none."
     )
-    norm_place: Literal["post", "pre"] = Field(
-        "post", description="LayerNorm after each residual sum as in the paper (post), or before each sub-layer with a final norm (pre)."
+    activation: Literal["relu", "gelu", "swiglu"] = Field(
+        "relu",
+        description="Of the feed-forward networks: the paper's max(0, x) (3.3), GELU, or SwiGLU, whose third matrix is d_ff wide too.",
     )
-    norm_epsilon: float = Field(1e-6, gt=0, description="ε inside LayerNorm's square root; 1e-6 in the authors' code.")
+    norm: Literal["layer", "rms"] = Field(
+        "layer", description="LayerNorm as in the paper (3.1), or RMSNorm, which subtracts no mean and adds no bias."
+    )
+    norm_place: Literal["post", "pre", "deepnorm"] = Field(
+        "post",
+        description="The norm after each residual sum as in the paper (post), before each sub-layer with a final norm (pre), or after a "
+        "sum that weighs its input by α (deepnorm).",
+    )
+    norm_epsilon: float = Field(1e-6, gt=0, description="ε inside the norms' square root; 1e-6 in the authors' code.")
     attention_bias: bool = Field(True, description="Biases in the attention projections; with them Table 3's parameter counts come out.")
-    positions: Literal["sinusoidal", "sinusoidal-concat", "learned"] = Field(
-        "sinusoidal",
-        description="The paper's interleaved sinusoids (3.5), all sines before all cosines, or a learned table (Table 3 row E).",
+    kv_heads: int = Field(
+        0, ge=0, description="Heads of keys and values, each shared by n_heads / kv_heads heads of queries; 0 is n_heads, as in the paper."
     )
-    max_positions: int = Field(1024, gt=0, description="The longest sequence the model takes, in tokens with the end token.")
+    qk_norm: bool = Field(False, description="RMSNorm on each head's queries and keys before their product; the paper has none.")
+    positions: Literal["sinusoidal", "sinusoidal-concat", "learned", "rotary"] = Field(
+        "sinusoidal",
+        description="The paper's interleaved sinusoids (3.5), all sines before all cosines, a learned table (Table 3 row E), or none added "
+        "and the heads of self-attention rotated (rotary).",
+    )
+    max_positions: int = Field(1024, gt=0, le=1_000_000, description="The longest sequence the model takes, in tokens with the end token.")
     tie: Literal["all", "decoder", "none"] = Field(
         "all", description="One matrix for both embeddings and the output (all, 3.4), for target and output only (decoder), or none shared."
     )
-    source_vocabulary: int = Field(40_960, gt=4, description="Rows of the source embedding; set from the tokenizer when training starts.")
-    target_vocabulary: int = Field(40_960, gt=4, description="Rows of the target embedding; set from the tokenizer when training starts.")
+    source_vocabulary: int = Field(
+        40_960, gt=4, le=10_000_000, description="Rows of the source embedding; set from the tokenizer when training starts."
+    )
+    target_vocabulary: int = Field(
+        40_960, gt=4, le=10_000_000, description="Rows of the target embedding; set from the tokenizer when training starts."
+    )
     pad: int = Field(0, ge=0, description="Id of the padding token, whose embedding row starts at zero.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.positions != "learned" and self.d_model % 2:
-            raise ValueError(f"d_model={self.d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
+        problems = []
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
+            problems.append(f"d_model={self.d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
-            raise ValueError(f"d_model={self.d_model} does not divide by n_heads={self.n_heads}; change one, or give both d_k and d_v")
+            problems.append(f"d_model={self.d_model} does not divide by n_heads={self.n_heads}; change one, or give both d_k and d_v")
+        if self.n_heads % self.key_value_heads:
+            problems.append(f"n_heads={self.n_heads} does not divide by kv_heads={self.kv_heads}; change one")
+        if self.positions == "rotary" and self.key_width % 2:
+            problems.append(f"heads of width d_k={self.key_width} cannot rotate in pairs; give an even d_k for positions='rotary'")
         if self.tie == "all" and self.source_vocabulary != self.target_vocabulary:
-            raise ValueError(
+            problems.append(
                 f"tie='all' needs one vocabulary, but source_vocabulary={self.source_vocabulary} and "
                 f"target_vocabulary={self.target_vocabulary}; set tie='decoder' or a joint vocabulary"
             )
         if self.pad >= min(self.source_vocabulary, self.target_vocabulary):
-            raise ValueError(f"pad={self.pad} lies outside the vocabulary")
+            problems.append(f"pad={self.pad} lies outside the vocabulary")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     @property
@@ -81,12 +116,17 @@ class ModelConfig(Settings):
         """d_v as used."""
         return self.d_v or self.d_model // self.n_heads
 
+    @property
+    def key_value_heads(self) -> int:
+        """kv_heads as used."""
+        return self.kv_heads or self.n_heads
+
 
 class DataConfig(Settings):
     """Section 5.1: what is learnt from, and how text becomes ids."""
 
-    source: str = Field("", description="Language code of the source side, such as en.")
-    target: str = Field("", description="Language code of the target side, such as de.")
+    source: str = Field("", pattern=r"^[\w-]*$", description="Language code of the source side, such as en.")
+    target: str = Field("", pattern=r"^[\w-]*$", description="Language code of the target side, such as de.")
     train: tuple[str, ...] = Field(
         (), description="Training corpora: a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE; concatenated."
     )
@@ -95,7 +135,10 @@ class DataConfig(Settings):
         "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
     )
     vocabulary_size: int = Field(
-        37_000, gt=4, description="Largest number of vocabulary entries, special tokens included (5.1: about 37,000)."
+        37_000,
+        ge=0,
+        le=10_000_000,
+        description="Most vocabulary entries, special tokens included (5.1: about 37,000); 0 with whitespace keeps every word.",
     )
     joint_vocabulary: bool = Field(True, description="One vocabulary for source and target (5.1), or one each.")
     normalization: Literal["none", "nfc", "nfkc"] = Field(
@@ -111,12 +154,20 @@ class DataConfig(Settings):
     @field_validator("train", "valid", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
+        return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        problems = []
+        if self.source and self.source == self.target:
+            problems.append(f"source and target are both {self.source!r}; give two different language codes")
         if self.joiner and self.tokenizer != "whitespace":
-            raise ValueError("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
+            problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
+        for name in (*self.train, *self.valid):
+            if any("\ud800" <= character <= "\udfff" for character in name):
+                problems.append(f"the file name {name!r} is not UTF-8, so no record can name it; rename the file")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
 
@@ -137,12 +188,27 @@ class TrainingConfig(Settings):
     warmup_steps: int = Field(4000, gt=0, description="Steps over which the learning rate rises (5.3).")
     factor: float = Field(1.0, gt=0, description="Multiplies equation (3); 1 in the paper.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak rate of the schedules other than the paper's.")
+    optimizer: Literal["adam", "adamw", "muon"] = Field(
+        "adam",
+        description="The paper's Adam (5.3), AdamW, or Muon for the matrices between embeddings and output with AdamW for the rest.",
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="Decoupled decay of matrices under adamw and muon: each step takes rate times this times the weight."
+    )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="Adam's β₁ (5.3).")
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="Adam's β₂ (5.3).")
     adam_epsilon: float = Field(1e-9, gt=0, description="Adam's ε (5.3).")
     clip_norm: float = Field(0.0, ge=0, description="Largest norm of an update's gradient; 0 clips nothing, as in the paper.")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="ε_ls: the part of the target distribution spread over all classes (5.4).")
-    seed: int = Field(1, ge=0, description="Seed of initialisation, dropout and the order of the data.")
+    rdrop: float = Field(
+        0.0,
+        ge=0,
+        description="R-Drop's α: two passes with other dropout, and their divergence in the loss; 0 is one pass, as in the paper.",
+    )
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="Decay of a moving average of the weights, which is what is evaluated and saved; 0 keeps none."
+    )
+    seed: int = Field(1, ge=0, lt=2**63, description="Seed of initialisation, dropout and the order of the data.")
     evaluate_every: int = Field(1000, gt=0, description="Steps between evaluations, each of which writes a checkpoint.")
     keep: int = Field(5, gt=0, description="Newest checkpoints kept, beside the best.")
     patience: int = Field(0, ge=0, description="Evaluations without a better best_by after which training ends; 0 never.")
@@ -155,13 +221,22 @@ class TrainingConfig(Settings):
         "auto", description="Arithmetic of the step: bf16 autocast or float32; auto is bf16 on a GPU that has it."
     )
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.weight_decay and self.optimizer == "adam":
+            raise ValueError(f"weight_decay={self.weight_decay} is not for optimizer='adam'; set optimizer='adamw' or 'muon'")
+        return self
+
 
 class DecodingConfig(Settings):
     """Section 6.1: beam search."""
 
     beam: int = Field(4, gt=0, description="Hypotheses kept at each step (6.1); 1 is greedy.")
     alpha: float = Field(
-        0.6, description="Length penalty: scores divide by ((5 + n) / 6)^alpha, so a larger alpha favours longer output (6.1)."
+        0.6,
+        ge=-10,
+        le=10,
+        description="Length penalty: scores divide by ((5 + n) / 6)^alpha, so a larger alpha favours longer output (6.1).",
     )
     extra_length: int = Field(50, ge=0, description="Output may have this many tokens more than the source (6.1).")
 
@@ -182,6 +257,14 @@ class Config(Settings):
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, place: str) -> Config:
     """Config of ``base`` with the nested ``changes`` over it; UsageError that names ``place`` and each wrong field."""
+    return check(layer(base, changes, place=place), place=place)
+
+
+def layer(base: Mapping[str, Any], changes: Mapping[str, Any], *, place: str) -> dict[str, Any]:
+    """``base`` with the nested ``changes`` over it, whose fields are checked one by one; what must fit together is for `check`.
+
+    Raises UsageError that names ``place`` and each unknown or impossible field.
+    """
     merged: dict[str, Any] = {key: dict(value) if isinstance(value, Mapping) else value for key, value in base.items()}
     for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
@@ -189,9 +272,19 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, place: str) ->
         else:
             merged[key] = value
     try:
-        return Config.model_validate(merged)
+        Config.model_validate(merged)
     except ValidationError as error:
-        raise UsageError(f"{place}: {'; '.join(_sentence(problem) for problem in error.errors())}") from None
+        if any(problem["type"] != "value_error" for problem in error.errors()):
+            raise UsageError(f"{place}: {'; '.join(map(_sentence, error.errors()))}") from None
+    return merged
+
+
+def check(settings: Mapping[str, Any], *, place: str) -> Config:
+    """The Config of complete settings; UsageError that names ``place`` and everything that is wrong."""
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        raise UsageError(f"{place}: {'; '.join(map(_sentence, error.errors()))}") from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -200,7 +293,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path}: cannot read the settings file: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not a TOML file: {error}") from None
 
 
@@ -214,7 +307,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"--set {override}: expected GROUP.KEY=VALUE, such as training.warmup_steps=400")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = text.strip()
         nested.setdefault(group, {})[key] = value
     return nested

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Config, ModelConfig, merge, parse_overrides, read_toml
+from dragoman.config import Config, ModelConfig, check, layer, parse_overrides, read_toml
 from dragoman.errors import UsageError
 
 
@@ -64,11 +64,11 @@ PRESETS: dict[str, Preset] = {
         ),
         Preset(
             "tiny",
-            "4 + 4 layers of width 128 for small corpora and laptops: 2.6 million parameters with 9,700 entries.",
+            "4 + 4 layers of width 128 for small corpora and laptops: 1.8 million parameters with 4,000 entries.",
             {
                 "model": {"d_model": 128, "d_ff": 256, "n_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
-                "data": {"vocabulary_size": 8000},
-                "training": {**_LAPTOP_TRAINING, "batch_tokens": 4096, "warmup_steps": 1000, "learning_rate": 5e-3, "max_steps": 20_000},
+                "data": {"vocabulary_size": 4000},
+                "training": {**_LAPTOP_TRAINING, "batch_tokens": 2048, "warmup_steps": 800, "learning_rate": 3e-3, "max_steps": 20_000},
             },
         ),
         Preset(
@@ -94,10 +94,10 @@ def resolve_config(
     """
     from_file = read_toml(path) if path else {}
     name = from_file.get("preset", "base") if preset is None else preset
-    config = merge(Config().model_dump(), {**find_preset(name).changes, "preset": name}, place=f"preset {name}")
-    config = merge(config.model_dump(), from_file | {"preset": name}, place=str(path))
-    config = merge(config.model_dump(), parse_overrides(overrides or []), place="--set")
-    return merge(config.model_dump(), flags or {}, place="command line")
+    settings = layer(Config().model_dump(), {**find_preset(name).changes, "preset": name}, place=f"preset {name}")
+    settings = layer(settings, from_file | {"preset": name}, place=str(path))
+    settings = layer(settings, parse_overrides(overrides or []), place="--set")
+    return check(layer(settings, flags or {}, place="command line"), place="settings")
 
 
 def find_preset(name: object) -> Preset:
@@ -109,12 +109,16 @@ def find_preset(name: object) -> Preset:
 
 def count_parameters(model: ModelConfig) -> int:
     """Trainable numbers of an encoder-decoder, from the sizes alone; shared matrices count once (Table 3's last column)."""
-    heads_k, heads_v = model.n_heads * model.key_width, model.n_heads * model.value_width
-    attention = 2 * model.d_model * heads_k + 2 * model.d_model * heads_v
+    query, concatenated = model.n_heads * model.key_width, model.n_heads * model.value_width
+    key, value = model.key_value_heads * model.key_width, model.key_value_heads * model.value_width
+    attention = model.d_model * (query + key + value + concatenated)
     if model.attention_bias:
-        attention += 2 * heads_k + heads_v + model.d_model
-    feed_forward = 2 * model.d_model * model.d_ff + model.d_ff + model.d_model
-    norm = 2 * model.d_model
+        attention += query + key + value + model.d_model
+    if model.qk_norm:
+        attention += 2 * model.key_width
+    inner = 2 if model.activation == "swiglu" else 1  # matrices from d_model to d_ff
+    feed_forward = (inner + 1) * model.d_model * model.d_ff + inner * model.d_ff + model.d_model
+    norm = model.d_model if model.norm == "rms" else 2 * model.d_model
     encoder = model.encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     final_norms = 2 * norm if model.norm_place == "pre" else 0

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.data.batching import collate, ordered_batches, plan_batches
+from dragoman.data.batching import collate, ordered_batches, pad_rows, plan_batches
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError
@@ -114,6 +114,13 @@ def test_a_batch_holds_what_its_pairs_hold_alone(corpus: Corpus) -> None:
             (batch.target_output, batch.target_mask),
         ):
             assert (ids[~mask] == pad).all()
+
+
+def test_rows_are_padded_as_pairs_are(corpus: Corpus) -> None:
+    batch = collate(corpus, np.array([5, 0, 7]), pad=59, bos=1)
+    ids, mask = pad_rows([corpus[place][0].tolist() for place in (5, 0, 7)], pad=59, device=torch.device("cpu"))
+    assert torch.equal(ids, batch.source)
+    assert torch.equal(mask, batch.source_mask)
 
 
 def test_padding_follows_the_tokenizer_not_zero(corpus: Corpus) -> None:

@@ -8,8 +8,9 @@ import torch
 
 import dragoman
 from dragoman.bundle import save_bundle
+from dragoman.data.batching import batches_of, pad_rows
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.decoding.score import batches_of, pad_rows, score_pairs
+from dragoman.decoding.score import score_pairs
 from dragoman.decoding.step import TransformerStep
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError, UsageError

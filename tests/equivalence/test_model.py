@@ -26,8 +26,12 @@ KINDS: list[dict[str, Any]] = [
     {},
     {"norm_place": "pre", "positions": "learned"},
     {"d_k": 5, "d_v": 9, "positions": "sinusoidal-concat", "encoder_layers": 3, "decoder_layers": 1, "tie": "none"},
+    {"positions": "rotary", "kv_heads": 2, "qk_norm": True, "norm": "rms", "norm_place": "pre", "activation": "swiglu"},
+    {"positions": "rotary", "kv_heads": 1, "norm_place": "deepnorm", "activation": "gelu"},
 ]
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=["paper", "pre-norm, learned", "odd widths"])
+every_kind = pytest.mark.parametrize(
+    "kind", KINDS, ids=["paper", "pre-norm, learned", "odd widths", "rotary, grouped, pre", "rotary, grouped, deep"]
+)
 
 
 def equation(model: Transformer) -> Transformer:

@@ -123,6 +123,22 @@ def test_files_that_may_not_grow_stop_the_run_and_leave_the_last_checkpoint(
     assert same_bits(final_weights(run), final_weights(whole))
 
 
+@pytest.mark.parametrize("size", [100, 3000, 4500])
+def test_a_run_that_cannot_be_prepared_leaves_nothing_in_the_way(
+    size: int, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The settings, the facts or the corpus do not fit; with room the same command works."""
+    big = write_pairs(tmp_path / "train", toy_pairs(1000))
+    run = tmp_path / "run"
+    with files_of_at_most(size):
+        assert run_of(big, run, 1) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dragoman: {run}")
+    assert ": File too large" in line
+    assert not run.exists()
+    assert run_of(data, run, 1) == 0
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a small disk in memory, or mounts it again with other options; where that is not allowed the test is skipped."""
@@ -259,15 +275,30 @@ def test_a_run_killed_at_any_moment_and_resumed_is_the_uninterrupted_one(
     assert not [path for path in (run / "checkpoints").glob(".*") if path.is_dir()]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_best_checkpoint_killed_before_its_mark_is_marked_at_resuming(data: Path, tmp_path: Path) -> None:
-    run, named = tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-000002"
+def killed_once(ready: Callable[[], bool], data: Path, run: Path) -> None:
+    """A run whose process dies before the first disk operation at which ``ready`` holds."""
     child = os.fork()
     if not child:
-        count_operations(lambda _: os.kill(os.getpid(), signal.SIGKILL) if named.exists() else None)
+        count_operations(lambda _: os.kill(os.getpid(), signal.SIGKILL) if ready() else None)
         os._exit(steps_of(data, run))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert named.exists()
-    assert not (run / "checkpoints" / "best").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_best_checkpoint_killed_before_its_mark_is_marked_at_resuming(data: Path, tmp_path: Path) -> None:
+    run, marks = tmp_path / "run", tmp_path / "run" / "checkpoints"
+    killed_once((marks / "step-000002").exists, data, run)
+    assert not (marks / "best").exists()
     assert train(run, None, "--quiet", "--max-steps", "2") == 0
     assert (marked(run, "best"), marked(run, "last")) == ("step-000002", "step-000002")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_what_a_killed_process_had_still_to_remove_is_removed_at_resuming(
+    data: Path, undisturbed: tuple[Path, int], tmp_path: Path
+) -> None:
+    run, last = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last"
+    killed_once(lambda: last.exists() and marked(run, "last") == "step-000008", data, run)
+    assert len(checkpoints(run)) > len(checkpoints(undisturbed[0]))
+    assert steps_of(data, run) == 0
+    assert list(checkpoints(run)) == list(checkpoints(undisturbed[0]))

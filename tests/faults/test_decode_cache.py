@@ -1,15 +1,19 @@
 """Reported faults of decode-cache (B05, B07): a cache must change nothing but the time."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle
+from dragoman.data.batching import pad_rows
 from dragoman.decoding.beam import Hypothesis, beam_search
-from dragoman.decoding.score import pad_rows, score_pairs
-from dragoman.decoding.step import RecomputingStep, TransformerStep
+from dragoman.decoding.score import score_pairs
+from dragoman.decoding.step import TransformerStep
 from dragoman.model import FusedAttention, ScaledDotProductAttention
 from small_bundles import fx_rand, random_sentences
+from step_models import RecomputingStep
 
 CPU = torch.device("cpu")
 
@@ -28,9 +32,11 @@ def test_b05_one_new_query_sees_every_cached_key(attention: torch.nn.Module) -> 
     torch.testing.assert_close(attention(query, key, value).output, torch.tensor([[[[3.0, 4.0]]]]))
 
 
-@pytest.mark.parametrize("norm_place", ["post", "pre"])
-def test_b05_cached_steps_equal_recomputed_ones(norm_place: str) -> None:
-    bundle = fx_rand(seed=3, norm_place=norm_place)
+@pytest.mark.parametrize(
+    "kind", [{"norm_place": "post"}, {"norm_place": "pre"}, {"positions": "rotary", "kv_heads": 1, "qk_norm": True}], ids=str
+)
+def test_b05_cached_steps_equal_recomputed_ones(kind: dict[str, Any]) -> None:
+    bundle = fx_rand(seed=3, **kind)
     model = bundle.model.eval()
     source, mask = sources(bundle, 6)
     cached_step, plain_step = TransformerStep(model), RecomputingStep(model)
@@ -45,9 +51,9 @@ def test_b05_cached_steps_equal_recomputed_ones(norm_place: str) -> None:
             tokens = with_cache.argmax(-1)
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-def test_b07_beams_take_their_cache_along(seed: int) -> None:
-    bundle = fx_rand(seed=seed)
+@pytest.mark.parametrize(("seed", "kind"), [(0, {}), (2, {}), (2, {"positions": "rotary", "kv_heads": 1})])
+def test_b07_beams_take_their_cache_along(seed: int, kind: dict[str, Any]) -> None:
+    bundle = fx_rand(seed=seed, **kind)
     model, tokenizer = bundle.model.eval(), bundle.target_tokenizer
     source, mask = sources(bundle, 20)
 

@@ -1,4 +1,4 @@
-"""Reported faults of the loss: B17, B19 (accumulation), B83 (half precision), padding that counts, losses that are no numbers."""
+"""Reported faults of the loss: B01, B17, B19 (accumulation), B83 (half precision), padding that counts, losses that are no numbers."""
 
 import json
 import math
@@ -190,3 +190,20 @@ def test_a_diverged_run_fails_in_one_line_and_keeps_its_last_checkpoint(tmp_path
     assert line == f"dragoman: {facts['error']}"
     assert list(checkpoints(run)) == [1]
     assert all(weight.isfinite().all() for weight in final_weights(run).values())
+
+
+def test_a_pair_with_an_empty_side_changes_nothing_in_its_batch(tmp_path: Path) -> None:
+    """B01 through the command line: one batch a step, with pairs that are left out and without them."""
+    pairs = toy_pairs(12)
+    frequent = pairs[0][0].split()[0]  # one more of it leaves the vocabulary in its order
+    pairs = [*pairs, *[(frequent, frequent)] * 20]
+    with_more = [*pairs[:4], ("", frequent), *pairs[4:9], (frequent, " "), ("", ""), *pairs[9:]]
+    for name, text in (("plain", pairs), ("more", with_more)):
+        data = write_pairs(tmp_path / name / "train", text)
+        status = train(tmp_path / name / "run", data, "--quiet", "--max-steps", "4", training__batch_tokens=1000, model__dropout=0.0)
+        assert status == 0
+    plain, more = (records(tmp_path / name / "run", "train") for name in ("plain", "more"))
+    assert [record["epoch"] for record in plain] == [0, 1, 2, 3]
+    for name in ("loss", "nll", "acc", "grad_norm"):
+        assert [record[name] for record in more] == pytest.approx([record[name] for record in plain], rel=1e-5)
+    assert json.loads((tmp_path / "more" / "run" / "run.json").read_text("utf-8"))["dropped"]["train"] == {"empty side": 3}

@@ -1,6 +1,7 @@
 """Reported faults of a training's state: B75 (validation leaves its mark) and B77 (a resumed run is another run)."""
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,6 +131,72 @@ def test_a_run_stopped_by_its_limit_and_resumed_is_the_uninterrupted_one(
     assert [record["loss"] for record in records(halves, "train")] == [record["loss"] for record in records(whole, "train")]
 
 
+DEPARTURES: dict[str, dict[str, Any]] = {
+    "adamw": {"training__optimizer": "adamw", "training__weight_decay": 0.1},
+    "muon": {"training__optimizer": "muon", "training__weight_decay": 0.1},
+    "average": {"training__ema": 0.9},
+    "r-drop": {"training__rdrop": 5.0},
+    "all": {
+        "training__optimizer": "muon", "training__ema": 0.9, "training__rdrop": 1.0, "training__accumulate": 2,
+        "model__positions": "rotary", "model__kv_heads": 1, "model__qk_norm": True, "model__norm": "rms", "model__activation": "swiglu",
+        "model__norm_place": "deepnorm",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("departure", DEPARTURES)
+def test_with_every_departure_a_resumed_run_is_the_uninterrupted_one(departure: str, data: Path, whole: Path, tmp_path: Path) -> None:
+    if "muon" in DEPARTURES[departure].values() and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    whole_run, halves = tmp_path / "whole", tmp_path / "halves"
+    assert noisy(whole_run, data, "--max-steps", str(END), **DEPARTURES[departure]) == 0
+    assert noisy(halves, data, "--max-steps", str(STOP), **DEPARTURES[departure]) == 0
+    assert train(halves, None, "--quiet", "--max-steps", str(END)) == 0
+    assert same_bits(final_weights(halves), final_weights(whole_run))
+    assert [record["loss"] for record in records(halves, "train")] == [record["loss"] for record in records(whole_run, "train")]
+    assert [record["loss"] for record in records(halves, "eval")][-2:] == [record["loss"] for record in records(whole_run, "eval")][-2:]
+    assert not same_bits(final_weights(whole_run), final_weights(whole))
+
+
+def test_a_moving_average_may_begin_and_end_with_a_resume(data: Path, whole: Path, tmp_path: Path) -> None:
+    """What is trained is the same in all of them; only what is saved differs."""
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    for run, first, then in ((begun, 0.0, 0.9), (ended, 0.9, 0.0)):
+        assert noisy(run, data, "--max-steps", str(STOP), training__ema=first) == 0
+        assert train(run, None, "--quiet", "--max-steps", str(END), training__ema=then) == 0
+        assert [record["loss"] for record in records(run, "train")] == [record["loss"] for record in records(whole, "train")]
+    assert same_bits(final_weights(ended), final_weights(whole))
+    assert not same_bits(final_weights(begun), final_weights(whole))
+
+
+def test_another_optimiser_is_refused_by_name(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked for on the command line, or written into config.toml; and the run can still go on."""
+    run = tmp_path / "run"
+    assert noisy(run, data, "--max-steps", "2") == 0
+    for facts in (run / "checkpoints").glob("step-*/state/progress.json"):  # as written before there was a choice
+        document = json.loads(facts.read_text("utf-8"))
+        assert document["facts"].pop("optimizer") == "adam"
+        facts.write_text(json.dumps(document), encoding="utf-8")
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "4", training__optimizer="adamw") == 2
+    assert "training.optimizer cannot change within a run" in capsys.readouterr().err
+    settings = (run / "config.toml").read_text("utf-8")
+    (run / "config.toml").write_text(settings.replace('optimizer = "adam"', 'optimizer = "adamw"'), encoding="utf-8")
+    assert train(run, None, "--max-steps", "4") == 1
+    assert "the optimizer changed since" in capsys.readouterr().err
+    (run / "config.toml").write_text(settings, encoding="utf-8")
+    assert train(run, None, "--quiet", "--max-steps", "4") == 0
+
+
+def test_a_pytorch_without_muon_is_told_before_a_run_begins(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    assert noisy(tmp_path / "run", data, training__optimizer="muon") == 2
+    assert "training.optimizer=muon needs PyTorch 2.9" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_run_stopped_by_a_signal_and_resumed_is_the_uninterrupted_one(
     name: str, data: Path, whole: Path, tmp_path: Path, signals: dict[int, signal.Signals]
@@ -162,6 +229,16 @@ def test_a_signal_at_a_step_that_is_to_be_judged_does_not_skip_the_judgement(
     assert [record["step"] for record in records(tmp_path / "run", "eval")] == [5, 10, 15]
     assert train(tmp_path / "run", None, "--quiet") == 0
     assert progress(tmp_path / "run") == progress(whole)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_second_signal_stops_at_once(data: Path, tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        register_optimizer_step_pre_hook(lambda *_: [signal.raise_signal(signal.SIGINT) for _ in range(2)])
+        os._exit(noisy(tmp_path / "run", data, "--max-steps", str(END)))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGINT
+    assert checkpoints(tmp_path / "run") == {}
 
 
 @pytest.mark.parametrize("changed", ["train.aa", "train.bb", "valid.aa"])

@@ -69,8 +69,9 @@ def refused(folder: Path, *parts: str) -> str:
         make_bundle(joint=False),
         make_bundle(joint=False, tie="none", positions="learned", norm_place="pre", attention_bias=False, d_k=3, d_v=5),
         make_bundle(positions="sinusoidal-concat", max_positions=9),
+        make_bundle(positions="rotary", activation="swiglu", norm="rms", norm_place="deepnorm", kv_heads=1, qk_norm=True),
     ],
-    ids=["all", "decoder", "none", "separate", "departures", "concat"],
+    ids=["all", "decoder", "none", "separate", "departures", "concat", "rotary"],
 )
 def test_a_round_trip_is_bit_equal(bundle: Bundle, tmp_path: Path) -> None:
     save_bundle(bundle, tmp_path / "out")

@@ -147,8 +147,46 @@ def test_an_unknown_preset_names_the_known(name: str, tmp_path: Path) -> None:
 )
 def test_a_wrong_value_is_refused_with_place_and_reason(override: str, complaint: str) -> None:
     message = refusal(overrides=[override])
-    assert message.startswith("--set")
+    assert message.startswith(("--set", "settings: "))  # what must fit together is judged when all settings are known
     assert complaint in message
+
+
+def test_what_must_fit_together_may_come_from_two_places(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[data]\njoiner = "@@"\n[model]\nn_heads = 6\n')
+    config = resolve_config(None, file, ["data.tokenizer=whitespace"], {"model": {"d_model": 96}})
+    assert (config.data.joiner, config.model.n_heads) == ("@@", 6)
+
+
+@pytest.mark.parametrize("override", ["training.warmup_steps=true", 'model.d_model="64"', "data.joint_vocabulary=no", "training.seed=1.0"])
+def test_a_value_of_another_type_is_refused_and_not_converted(override: str) -> None:
+    assert "input should be a valid" in refusal(overrides=[override])
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        (f"training.batch_tokens={10**22}", "input should be less than 2^63"),
+        (f"training.warmup_steps={'9' * 5000}", "input should be a valid integer"),
+        ("model.encoder_layers=100000000", "input should be less than or equal to 1000"),
+        ("data.vocabulary_size=9000000000000000000", "input should be less than or equal to 10000000"),
+        (f"model.d_ff={'[' * 20_000}", "input should be a valid integer"),
+        ("data.source=a/b", "string should match pattern"),
+        ('data.train=["a\udcff"]', "is not UTF-8"),
+    ],
+)
+def test_what_no_machine_can_hold_is_refused_at_once(override: str, complaint: str) -> None:
+    assert complaint in refusal(overrides=[override])
+
+
+def test_one_language_is_no_pair() -> None:
+    assert "source and target are both 'de'" in refusal(overrides=["data.source=de", "data.target=de"])
+
+
+def test_all_that_does_not_fit_together_is_listed() -> None:
+    message = refusal(overrides=["model.d_model=511", "model.pad=50000"])
+    for part in ("d_model=511 must be even", "does not divide by n_heads=8", "pad=50000"):
+        assert part in message
 
 
 @pytest.mark.parametrize("value", ["3", "['base']", "{}"])
@@ -230,7 +268,7 @@ def test_the_resolved_settings_of_a_preset_survive_toml(preset: str, tmp_path: P
 
 @pytest.mark.parametrize("text", ODD)
 def test_odd_text_survives_toml(text: str, tmp_path: Path) -> None:
-    config = Config().with_values(data={"source": text, "train": (text, "plain", text), "tokenizer": "whitespace", "joiner": text})
+    config = Config().with_values(data={"train": (text, "plain", text), "tokenizer": "whitespace", "joiner": text})
     assert reread(config, tmp_path) == config
 
 
@@ -240,7 +278,10 @@ def test_odd_text_survives_toml(text: str, tmp_path: Path) -> None:
     number=st.integers(0, 2**63 - 1),
 )
 def test_any_text_and_number_survive_toml(text: str, small: float, number: int) -> None:
-    values = {"data": {"target": text, "valid": (text,)}, "training": {"adam_epsilon": small, "seed": number, "max_minutes": small}}
+    values = {
+        "data": {"joiner": text, "tokenizer": "whitespace", "valid": (text,)},
+        "training": {"adam_epsilon": small, "seed": number, "max_minutes": small},
+    }
     nested = tomllib.loads(to_toml(Config().with_values(**values)))
     assert Config().with_values(**{group: nested[group] for group in values}) == Config().with_values(**values)
 

@@ -1,6 +1,7 @@
 """Tokenizers: lossless on any text, stable in their file, never giving a special id for text."""
 
 import json
+import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,3 +202,22 @@ def test_published_segmented_text_becomes_the_plain_text(data_folder: Path) -> N
     plain = [source for source, _ in read_pairs(str(data_folder / "multi30k/tok/test_2016_flickr.lc.norm.tok"), "en", "de")]
     tokenizer = Tokenizer.train(segmented, kind="whitespace", vocabulary_size=20_000, joiner="@@")
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(segmented)] == plain
+
+
+def test_a_limit_on_words_says_what_it_leaves_out_and_none_keeps_all(caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["a a a a b b", "c d"]
+    assert len(Tokenizer.train(lines, kind="whitespace", vocabulary_size=6)) == 6
+    assert "the vocabulary of 6 leaves out 2 of 4 words, 25.00 % of the text" in caplog.text
+    caplog.clear()
+    everything = Tokenizer.train(lines, kind="whitespace", vocabulary_size=0)
+    assert (len(everything), everything.decode(everything.encode("d c"))) == (8, "d c")
+    assert caplog.text == ""
+
+
+def test_a_megabyte_without_a_space_is_learnt_from_in_seconds_and_kept() -> None:
+    """Without a bound on the length of a piece this takes a quarter of an hour."""
+    lines = ["a" * 1_000_000, "\u6f22\u5b57" * 100_000, " " * 1000 + "x", "-" * 5000]
+    start = time.process_time()
+    tokenizer = Tokenizer.train(lines, kind="bpe", vocabulary_size=400)
+    assert time.process_time() - start < 20
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(lines)] == lines

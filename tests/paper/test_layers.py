@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model import EncoderLayer, FeedForward, ScaledDotProductAttention, Transformer, causal_mask
-from dragoman.model.dropout import FastDropout
 from paper.models import random_ids, random_numbers, small_model, token_mask
 
 MASK = token_mask(3, 5)[:, None, None]  # (2, 1, 1, 5)
@@ -179,18 +178,3 @@ def test_only_dropout_while_training_is_random(dropout: float, mode: Callable[[n
 def test_a_layer_made_by_hand_drops_at_the_rate_given() -> None:
     layer = EncoderLayer(24, 4, 40, 0.5)
     assert [module.p for module in layer.modules() if hasattr(module, "p")] == [0.5]
-
-
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_fast_dropout_has_the_moments_of_dropout(p: float) -> None:
-    torch.manual_seed(0)
-    x = torch.full((1000, 1001), 2.0, requires_grad=True)
-    dropped = FastDropout(p)(x)
-    kept = dropped != 0
-    n = x.numel()
-    assert abs(kept.double().mean().item() - (1 - p)) < 4 * (p * (1 - p) / n) ** 0.5 + 1 / 65536
-    assert abs(dropped.double().mean().item() - 2) < 2 * 4 * (p / (1 - p) / n) ** 0.5
-    pairs = (kept[:, 1:] & kept[:, :-1]).double().mean().item()  # neighbours come from one draw and are still independent
-    assert abs(pairs - (1 - p) ** 2) < 4 / n**0.5 + 2 / 65536
-    dropped.sum().backward()
-    assert torch.equal(x.grad, dropped.detach() / 2)

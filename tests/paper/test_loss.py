@@ -1,13 +1,16 @@
 """Label-smoothed cross-entropy (Section 5.4): the paper's floors, and the pass in pieces against the plain form."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from dragoman.training.loss import Loss, output_loss, smoothed_cross_entropy
+from dragoman.training.loss import Loss, output_loss, smoothed_cross_entropy, symmetric_divergence
 
 # The least loss for ε = 0.1 with ε/V on every class: the entropy of the smoothed target (paper.md 1.3).
 FLOORS = {37_000: 1.3769132, 40_960: 1.3870844, 9_712: 1.2430673, 5: 0.3896729}
@@ -118,3 +121,38 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
     found.smoothed.backward()
     assert hidden.grad is not None
     assert hidden.grad.tolist() == [[0.0], [-2.0]]
+
+
+class Seen(TorchDispatchMode):
+    """The products computed and the shapes of all tensors made inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products, self.shapes = 0, set[tuple[int, ...]]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self.products += function in (torch.ops.aten.mm.default, torch.ops.aten.matmul.default)
+        self.shapes |= {tuple(tensor.shape) for tensor in tree_leaves(made) if isinstance(tensor, Tensor) and not is_view(function)}
+        return made
+
+
+def is_view(function: Any) -> bool:
+    return any(argument.alias_info is not None for argument in function._schema.arguments)
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_where_no_gradient_is_wanted_none_is_computed_and_the_values_are_the_same(off: Any) -> None:
+    """The parameters want gradients; validation does not."""
+    hidden, matrix, gold = case()
+    other = hidden.detach().flip(0).requires_grad_()
+    with Seen() as wanted:
+        right = (*output_loss(hidden, matrix, gold, epsilon=0.1, rows=5), symmetric_divergence(hidden, other, matrix, rows=5))
+    with off(), Seen() as seen:
+        found = (*output_loss(hidden, matrix, gold, epsilon=0.1, rows=5), symmetric_divergence(hidden, other, matrix, rows=5))
+    assert [value.item() for value in found] == [value.item() for value in right]
+    pieces = math.ceil(TOKENS / 5)
+    assert (seen.products, wanted.products) == (3 * pieces, 9 * pieces)
+    gradients = {(TOKENS, WIDTH), (CLASSES, WIDTH)}
+    assert gradients <= wanted.shapes
+    assert not gradients & seen.shapes

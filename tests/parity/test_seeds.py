@@ -119,6 +119,13 @@ def test_positional_encoding_adds_the_seeds_numbers(length: int, width: int) -> 
     same(PositionalEncoding(width)(x), SeedPositions(width)(x))
 
 
+def test_the_seeds_table_loads_straight() -> None:
+    seeds, ours = SeedPositions(64), PositionalEncoding(64)
+    ours.load_state_dict(seeds.state_dict())
+    x = torch.randn(2, 4000, 64)
+    assert torch.equal(ours(x), seeds(x))
+
+
 def test_positional_encoding_holds_5000_positions_more_exactly_than_the_seeds_float32() -> None:
     ours, seeds = PositionalEncoding(64).pe.double(), SeedPositions(64).pe.double()
     position, frequency = torch.arange(5000).double()[:, None], 10_000 ** -(torch.arange(0, 64, 2).double() / 64)

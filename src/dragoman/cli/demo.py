@@ -49,7 +49,7 @@ def demo(
     pairs: Annotated[
         str,
         typer.Option("--pairs", metavar="PAIR,…", help="Languages of source and target; any that Babel has locale data for."),
-    ] = "en-de,fr-ja",
+    ] = "en-de,ja-fr",
     minutes: Annotated[
         float | None, typer.Option("--minutes", min=0, metavar="M", help="Most minutes of training for each pair. Default: no limit.")
     ] = None,

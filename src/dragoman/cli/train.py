@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Device, Quiet
+from dragoman.cli.options import Quiet
 from dragoman.cli.streams import hush, notify
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
 from dragoman.presets import resolve_config
 
 if TYPE_CHECKING:
+    import torch
+
     from dragoman.bundle import Bundle
+    from dragoman.training.log import RunLog
     from dragoman.training.run import Prepared
     from dragoman.training.trainer import Score, Trainer
 
@@ -56,7 +59,11 @@ def train(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings over the preset's.")] = None,
     overrides: Annotated[
         Paths,
-        typer.Option("--set", metavar="KEY=VALUE", help="One setting over all others, such as training.warmup_steps=400; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,
@@ -64,7 +71,10 @@ def train(
         float | None, typer.Option("--max-minutes", min=0, help="Minutes of training, evaluations included, after which to stop.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
-    device: Device = "auto",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps. Default: auto."),
+    ] = None,
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 on a GPU that has it).")
     ] = None,
@@ -79,15 +89,14 @@ def train(
     if dry_run and resume:
         raise UsageError("--dry-run is for a new run; leave out --resume")
     data = {"train": training_data, "valid": validation_data, **_languages(pair)}
-    training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision}
-    if device != "auto":
-        training["device"] = device
+    training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision, "device": device}
     flags = {
         group: {key: value for key, value in values.items() if value is not None and value != []}
         for group, values in (("data", data), ("training", training))
     }
+    changes = None
     if resume:
-        settings = _resumed_settings(out, preset or config, overrides, flags)
+        settings, changes = _resumed_settings(out, preset or config, overrides, flags)
     else:
         settings = resolve_config(preset, config, overrides, flags)
         if not (settings.data.source and settings.data.target):
@@ -95,7 +104,7 @@ def train(
     if dry_run:
         _rehearse(out, settings)
     else:
-        _train(out, settings, resume=resume, quiet=quiet)
+        _train(out, settings, changes=changes, quiet=quiet)
 
 
 def _languages(pair: str | None) -> dict[str, str]:
@@ -107,8 +116,13 @@ def _languages(pair: str | None) -> dict[str, str]:
     return {"source": source, "target": target}
 
 
-def _resumed_settings(out: Path, base: object, overrides: list[str] | None, flags: Mapping[str, Mapping[str, Any]]) -> Config:
-    """The run's own settings with changes of its training and decoding over them; UsageError for what cannot change."""
+def _resumed_settings(
+    out: Path, base: object, overrides: list[str] | None, flags: Mapping[str, Mapping[str, Any]]
+) -> tuple[Config, list[str]]:
+    """The run's own settings with changes of its training and decoding over them, and the changes in words.
+
+    Raises UsageError for what cannot change.
+    """
     if base:
         raise UsageError("--resume goes on with the run's own settings; leave out --preset and --config, and change single ones with --set")
     if not (out / "config.toml").is_file():
@@ -118,53 +132,49 @@ def _resumed_settings(out: Path, base: object, overrides: list[str] | None, flag
     for group in ("model", "data"):
         if getattr(after, group) != getattr(before, group):
             raise UsageError(f"--resume: the settings in [{group}] cannot change within a run; start a new one")
-    old, new = before.training.model_dump(), after.training.model_dump()
-    changed = [f"training.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
+    if after.training.optimizer != before.training.optimizer:
+        raise UsageError(
+            "--resume: training.optimizer cannot change within a run, for one cannot use what another has gathered; start a new one"
+        )
+    changed = []
+    for group in ("training", "decoding"):
+        old, new = getattr(before, group).model_dump(), getattr(after, group).model_dump()
+        changed += [f"{group}.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
     if changed:
         notify(f"changed settings: {', '.join(changed)}")
-    return after
+    return after, changed
 
 
-def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
-    from rich.console import Console
-
-    from dragoman.bundle import Bundle, list_checkpoints, load_bundle
+def _train(run: Path, settings: Config, *, changes: list[str] | None, quiet: bool) -> None:
+    """A new run, or with ``changes`` one that goes on; the run's own record of its settings changes only when all is well."""
     from dragoman.devices import machine_facts, pick_device
-    from dragoman.evaluation.metrics import check_tokenizer
-    from dragoman.model.build import build_model
-    from dragoman.training.log import RunLog
+    from dragoman.training.log import RunLog, Screen
     from dragoman.training.preflight import preflight
     from dragoman.training.report import write_report
-    from dragoman.training.run import create_run, discard_run, prepare, update_run
-    from dragoman.training.trainer import Trainer, seed_everything
+    from dragoman.training.run import create_run, discard_run, idle_settings, prepare, record_run, update_run
 
     device = pick_device(settings.training.device)
-    check_tokenizer(settings.training.bleu_tokenize)
-    if not resume:
+    _check(settings)
+    if changes is None:
         create_run(run, settings, sys.argv)
+    log = RunLog(run, console=None if quiet else Screen(stderr=True, highlight=False), max_steps=settings.training.max_steps)
     try:
         prepared = prepare(run, settings)
         known = preflight(prepared.config, prepared.corpus, device=device)
+        trainer = _trainer(run, prepared, log, device)
+        step = trainer.progress.step
+        machine = machine_facts(device) | {"precision": str(trainer.dtype).removeprefix("torch.")}
+        resumed = None if changes is None else {"argv": sys.argv, "step": step, "changed": changes}
+        record_run(run, prepared, machine=machine, resumed=resumed)
     except DragomanError:
-        if not resume:
+        if changes is None:
             discard_run(run)  # the same command must work once its data are mended
         raise
-    settings = prepared.config
-    checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
-    seed_everything(settings.training.seed)
-    model = load_bundle(checkpoint).model if checkpoint else build_model(settings.model)
-    bundle = Bundle(settings, model, prepared.source_tokenizer, prepared.target_tokenizer)
-    console = None if quiet else Console(stderr=True, highlight=False)
-    with RunLog(run, console=console, max_steps=settings.training.max_steps) as log:
-        trainer = Trainer(
-            bundle, prepared.corpus, run=run, log=log, device=device, validation=prepared.validation,
-            score=_validation_score(run, prepared), facts=prepared.fingerprints(),
-        )  # fmt: skip
-        if checkpoint:
-            trainer.resume(checkpoint)
+    for sentence in idle_settings(settings, prepared.config):
+        notify(sentence)
+    with log:
         log.say(f"{_headline(prepared, trainer)}  → {run}", *known.lines())
-        log.event("resume" if checkpoint else "start", step=trainer.progress.step)
-        update_run(run, status="running", error=None, precision=str(trainer.dtype).removeprefix("torch."), **machine_facts(device))
+        log.event("resume" if step else "start", step=step)
         try:
             with _interruptible(trainer) as received:
                 reason = trainer.train()
@@ -183,6 +193,17 @@ def _train(run: Path, settings: Config, *, resume: bool, quiet: bool) -> None:
         raise typer.Exit(128 + received[0])
 
 
+def _check(settings: Config) -> None:
+    """Refuses settings that would end a run late: UsageError or DragomanError."""
+    from dragoman.evaluation.metrics import check_tokenizer
+    from dragoman.training.optimizer import check_optimizer
+    from dragoman.training.run import check_settings
+
+    check_tokenizer(settings.training.bleu_tokenize)
+    check_optimizer(settings.training.optimizer)
+    check_settings(settings)
+
+
 def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
     """Languages, sizes and device in one line."""
     from dragoman.presets import count_parameters
@@ -197,27 +218,20 @@ def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
 
 def _rehearse(out: Path, settings: Config) -> None:
     """Print what the run would take: all is prepared as for it, in a folder beside that goes when that is done."""
-    from dragoman.bundle import Bundle
     from dragoman.devices import pick_device
-    from dragoman.evaluation.metrics import check_tokenizer
-    from dragoman.model.build import build_model
     from dragoman.training.log import RunLog
     from dragoman.training.preflight import measured_lines, preflight
     from dragoman.training.run import check_new_run, create_run, prepare
-    from dragoman.training.trainer import Trainer, seed_everything
 
     device = pick_device(settings.training.device)
-    check_tokenizer(settings.training.bleu_tokenize)
+    _check(settings)
     check_new_run(out, settings)
     with _passing_folder(out) as run:
         create_run(run, settings, sys.argv)
         prepared = prepare(run, settings)
-        settings = prepared.config
-        known = preflight(settings, prepared.corpus, device=device)
-        seed_everything(settings.training.seed)
-        bundle = Bundle(settings, build_model(settings.model), prepared.source_tokenizer, prepared.target_tokenizer)
+        known = preflight(prepared.config, prepared.corpus, device=device)
         log = RunLog(run, console=None, max_steps=settings.training.max_steps)
-        trainer = Trainer(bundle, prepared.corpus, run=run, log=log, device=device)
+        trainer = _trainer(run, prepared, log, device)
         print(_headline(prepared, trainer), *known.lines(), sep="\n", flush=True)
         print(*measured_lines(trainer, known), sep="\n")
 
@@ -232,6 +246,26 @@ def _passing_folder(out: Path) -> Iterator[Path]:
         raise DragomanError(f"{out}: cannot make the run folder: {error.strerror}; choose another --out") from None
     with passing as folder:
         yield Path(folder) / "run"
+
+
+def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device") -> "Trainer":
+    """A trainer of fresh weights, or of the newest checkpoint and at its place."""
+    from dragoman.bundle import Bundle, list_checkpoints, load_bundle
+    from dragoman.model.build import build_model
+    from dragoman.training.trainer import Trainer, seed_everything
+
+    settings = prepared.config
+    checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
+    seed_everything(settings.training.seed)
+    model = load_bundle(checkpoint).model if checkpoint else build_model(settings.model)
+    trainer = Trainer(
+        Bundle(settings, model, prepared.source_tokenizer, prepared.target_tokenizer), prepared.corpus,
+        run=run, log=log, device=device, validation=prepared.validation,
+        score=_validation_score(run, prepared), facts=prepared.fingerprints(),
+    )  # fmt: skip
+    if checkpoint:
+        trainer.resume(checkpoint)
+    return trainer
 
 
 @contextmanager
@@ -258,16 +292,18 @@ def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
 
 def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
-    """Greedy BLEU, chrF and samples of the validation text, which is read once and left in the run folder."""
-    data, training = prepared.config.data, prepared.config.training
-    if not data.valid:
+    """Greedy BLEU, chrF and samples of the validation pairs that the loss is of; the text is read once and left in the run folder."""
+    data, training, validation = prepared.config.data, prepared.config.training, prepared.validation
+    if validation is None:
         return None
     from dragoman.data.formats.pairs import read_pairs
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.evaluate import evaluate_translator
     from dragoman.training.samples import choose_samples, write_validation_text
 
-    pairs = list(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid))
+    kept = set(validation.line_numbers.tolist())
+    lines = enumerate(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid), start=1)
+    pairs = [pair for number, pair in lines if number in kept]
     plain = [(prepared.source_tokenizer.plain(source), prepared.target_tokenizer.plain(target)) for source, target in pairs]
     shown = choose_samples(plain)
     write_validation_text(run, plain)
@@ -286,7 +322,7 @@ def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
     return score
 
 
-def _say_farewell(log: Any, run: Path, trainer: "Trainer", reason: str) -> None:
+def _say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
     from dragoman.training.report import Report
 
     progress = trainer.progress

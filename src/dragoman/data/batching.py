@@ -3,7 +3,9 @@
 Shapes:  B pairs of a batch   S, T source and target tokens of its longest pair, end token included
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,24 @@ def padded_sizes(source_lengths: NDArray[Any], target_lengths: NDArray[Any], *, 
     return longest * np.array([stop - start for start, stop in bounds], np.int64), longest
 
 
+def batches_of(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
+    """Places 0, 1, … of sequences with these lengths in batches of similar length: at most ``batch_tokens`` tokens each, padding counted.
+
+    A sequence longer than that is a batch of its own.
+    """
+    as_array = np.asarray(lengths, dtype=np.int64)
+    longest = int(as_array.max(initial=1))
+    return [batch.tolist() for batch in ordered_batches(as_array, as_array, batch_tokens=max(batch_tokens, longest))]
+
+
+def pad_rows(rows: Sequence[Sequence[int]], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of ids as one tensor (B, S), padded at the right, and its mask (B, S), True at tokens."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    padded, mask = _gather(ids, lengths.cumsum() - lengths, lengths, pad)
+    return torch.from_numpy(padded).to(device), torch.from_numpy(mask).to(device)
+
+
 def collate(corpus: Corpus, indices: Indices, *, pad: int, bos: int) -> Batch:
     """The pairs of ``corpus`` at ``indices`` as tensors, in that order."""
     source, source_mask = _gather(corpus.source_ids, corpus.source_starts[indices], corpus.source_lengths[indices], pad)
@@ -116,6 +136,7 @@ def _bounds(longer_sides: Indices, batch_tokens: int) -> list[tuple[int, int]]:
 
 
 def _gather(ids: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[Any], pad: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The sequences of ``ids`` with these starts and lengths as rows padded at the right, and True where they have tokens."""
     columns = np.arange(lengths.max())
     mask = columns < lengths[:, None]
     padded = np.full(mask.shape, pad, np.int64)

@@ -65,7 +65,10 @@ class Corpus:
         token. Raises DragomanError when the folder exists, when nothing is left, or when nothing can be written.
         """
         with new_folder(folder) as partial:
-            _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens).write(pairs)
+            writer = _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens)
+            writer.write(pairs)
+            if not writer.sizes["line_numbers"]:
+                raise DragomanError(f"{folder.name}: {writer.nothing_left()}")
         corpus = cls.open(folder)
         if corpus.dropped:
             reasons = ", ".join(f"{count} {reason}" for reason, count in corpus.dropped.items())
@@ -148,8 +151,6 @@ class _Writer:
         finally:
             for file in files.values():
                 file.close()
-        if not self.sizes["line_numbers"]:
-            raise DragomanError(self._nothing_left())
         facts = {
             "format": FORMAT_VERSION,
             "types": self.types,
@@ -183,11 +184,12 @@ class _Writer:
             "line_numbers": (number for number, _, _ in kept),
         }
 
-    def _nothing_left(self) -> str:
+    def nothing_left(self) -> str:
+        """Why no pair was kept, and what helps."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items()) or "there were none"
         if not self.shortest:
-            return f"no pair of lines is left to learn from ({reasons}); give a corpus with text on both sides"
+            return f"no pair of lines is left ({reasons}); give a corpus with text on both sides"
         return (
-            f"no pair of lines is left to learn from ({reasons}): the shortest has {self.shortest} tokens with its end token; raise "
+            f"no pair of lines is left ({reasons}): the shortest has {self.shortest} tokens with its end token; raise "
             f"data.max_length={self.max_length} or training.batch_tokens={self.batch_tokens} to at least that"
         )

@@ -8,6 +8,7 @@ of merges spells ``<s>``, and nothing is registered with ``tokenizers`` to be lo
 
 import hashlib
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from dragoman.errors import DragomanError, UsageError
 
+logger = logging.getLogger("dragoman")
+
 Kind = Literal["bpe", "whitespace"]
 Normalization = Literal["none", "nfc", "nfkc"]
 
@@ -27,7 +30,8 @@ FORMAT_VERSION = 1
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 to 3 of a tokenizer trained here
 
 # Words with their marks, single digits, the isolated <, other signs; each with the space before it. Then the remaining spaces.
-PIECES = r" ?[\p{L}\p{M}]+| ?\p{N}| ?<| ?[^\s\p{L}\p{M}\p{N}<]+|\s+(?!\S)|\s+"
+# None is longer than 64 characters: learning takes the square of that, and no word needs more.
+PIECES = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}| ?<| ?[^\s\p{L}\p{M}\p{N}<]{1,64}|\s{1,64}(?!\S)|\s{1,64}"
 
 _VISIBLE_BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHER_BYTES = [byte for byte in range(256) if byte not in _VISIBLE_BYTES]
@@ -57,10 +61,11 @@ class Tokenizer:
     ) -> Self:
         """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, the four special tokens included.
 
-        Raises UsageError when ``vocabulary_size`` is too small.
+        For ``whitespace`` 0 keeps every word; a warning counts what a limit leaves out. Raises UsageError when ``vocabulary_size`` is too
+        small.
         """
         smallest = len(SPECIAL_TOKENS) + (256 if kind == "bpe" else 1)
-        if vocabulary_size < smallest:
+        if vocabulary_size < smallest and (kind == "bpe" or vocabulary_size):
             raise UsageError(f"data.vocabulary_size={vocabulary_size} is too small for tokenizer {kind}; give {smallest} or more")
         normal_forms: dict[str, list[normalizers.Normalizer]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
         learn = _learn_bpe if kind == "bpe" else _learn_words
@@ -123,6 +128,8 @@ class Tokenizer:
         try:
             fields: dict[str, Any] = json.loads(path.read_bytes())
             version = fields.pop("format")
+            if type(version) is not int or version < 1:
+                raise ValueError(f"format {version!r}")
             if version > FORMAT_VERSION:
                 raise DragomanError(f"{path}: written by a newer Dragoman (tokenizer format {version}); update this one")
             backend = tokenizers.Tokenizer.from_str(json.dumps(fields.pop("tokenizer")))
@@ -144,6 +151,12 @@ class Tokenizer:
             raise ValueError(f"special ids {special} in a vocabulary of {len(self)}")
         if sorted(self.backend.get_vocab().values()) != list(range(len(self))):
             raise ValueError("ids with gaps")
+        if self.kind == "bpe":
+            entries = {entry for entry, token in self.backend.get_vocab().items() if token not in special}
+            foreign = sorted(entry for entry in entries if not set(entry) <= _BYTE_OF_CHARACTER.keys())
+            if foreign or not _BYTE_OF_CHARACTER.keys() <= entries:
+                missing = sorted(_BYTE_OF_CHARACTER.keys() - entries)
+                raise ValueError(f"not a byte-level vocabulary: {foreign[:3]} in it, {missing[:3]} not in it")
 
     def _to_json(self) -> str:
         own = {"format": FORMAT_VERSION, "kind": self.kind, "joiner": self.joiner}
@@ -179,7 +192,12 @@ def _learn_words(lines: Iterable[str], *, vocabulary_size: int, normal_form: lis
     counts = Counter(word for line in lines for word in normalizer.normalize_str(line).split(" "))
     for not_a_word in ("", *SPECIAL_TOKENS):
         del counts[not_a_word]
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[: vocabulary_size - len(SPECIAL_TOKENS)]
+    by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
+    frequent = by_frequency[: vocabulary_size - len(SPECIAL_TOKENS)] if vocabulary_size else by_frequency
+    if rare := by_frequency[len(frequent) :]:
+        share = sum(counts[word] for word in rare) / counts.total()
+        notice = "the vocabulary of %d leaves out %d of %d words, %.2f %% of the text, which become <unk>; data.vocabulary_size=0 keeps all"
+        logger.warning(notice, vocabulary_size, len(rare), len(counts), 100 * share)
     vocabulary = {word: token for token, word in enumerate([*SPECIAL_TOKENS, *frequent])}
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[3]))
     backend.normalizer = normalizer

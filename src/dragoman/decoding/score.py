@@ -6,13 +6,11 @@ Shapes:  B pairs   S, T source and target tokens, end token included   D = d_mod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from dragoman.bundle import Bundle
-from dragoman.data.batching import ordered_batches
+from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import length_penalty
 from dragoman.errors import DragomanError
 from dragoman.model import Transformer
@@ -77,20 +75,3 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
             tokens = tuple(target_tokenizer.token(token) for token in ids)
             scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
     return [scored[place] for place in range(len(sources))]
-
-
-def batches_of(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
-    """Places 0, 1, … of sequences with these lengths in batches of similar length: at most ``batch_tokens`` tokens each, padding counted.
-
-    A sequence longer than that is a batch of its own.
-    """
-    as_array = np.asarray(lengths, dtype=np.int64)
-    longest = int(as_array.max(initial=1))
-    return [batch.tolist() for batch in ordered_batches(as_array, as_array, batch_tokens=max(batch_tokens, longest))]
-
-
-def pad_rows(rows: Sequence[Sequence[int]], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of ids as one tensor (B, S), padded at the right, and its mask (B, S), True at tokens."""
-    padded = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
-    lengths = torch.tensor([len(row) for row in rows])
-    return padded.to(device), (torch.arange(padded.size(1)) < lengths[:, None]).to(device)

@@ -3,9 +3,8 @@
 Shapes:  B sentences   S source positions   N, M rows, one a hypothesis   D = d_model   V target vocabulary
 """
 
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from dragoman.model import Cache, Transformer
@@ -50,32 +49,3 @@ class TransformerStep(StepModel[Cache]):
     def reorder(self, state: Cache, rows: Tensor) -> Cache:
         """The cache of the given rows (M,)."""
         return state.reorder(rows)
-
-
-class Recomputed(NamedTuple):
-    """The state without a cache: memory (N, S, D), its mask (N, S) and the target tokens so far (N, T)."""
-
-    memory: Tensor
-    source_mask: Tensor
-    target: Tensor
-
-
-class RecomputingStep(StepModel[Recomputed]):
-    """The same without a cache: every step runs the decoder over the whole target again. The plain definition that the cache must equal."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-
-    def start(self, source: Tensor, source_mask: Tensor) -> Recomputed:
-        """The encoder's output and no target tokens."""
-        return Recomputed(self.model.encode(source, source_mask), source_mask, source.new_empty(len(source), 0))
-
-    def next(self, tokens: Tensor, state: Recomputed) -> tuple[Tensor, Recomputed]:
-        """The decoder over every token so far and these (N,). Returns log-probabilities (N, V) after the last."""
-        state = state._replace(target=torch.cat((state.target, tokens[:, None]), 1))  # (N, T + 1)
-        hidden = self.model.decode(state.target, state.memory, state.source_mask)  # (N, T + 1, D)
-        return self.model.project(hidden[:, -1]).float().log_softmax(-1), state  # (N, V)
-
-    def reorder(self, state: Recomputed, rows: Tensor) -> Recomputed:
-        """The memory and tokens of the given rows (M,)."""
-        return Recomputed(*(part.index_select(0, rows) for part in state))

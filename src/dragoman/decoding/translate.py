@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 
 from dragoman.bundle import Bundle, load_bundle
+from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import Hypothesis, beam_search, length_penalty
-from dragoman.decoding.score import Scored, batches_of, pad_rows, score_texts
+from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.split import split_text
 from dragoman.decoding.step import TransformerStep
 from dragoman.devices import pick_device

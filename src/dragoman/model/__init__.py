@@ -3,8 +3,8 @@
 from dragoman.model.attention import FusedAttention, MultiHeadAttention, ScaledDotProductAttention, scaled_dot_product_attention
 from dragoman.model.build import build_model
 from dragoman.model.cache import Cache
-from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, sinusoids
-from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward
+from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, RotaryPositions, sinusoids
+from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, GatedFeedForward
 from dragoman.model.masks import causal_mask, padding_mask
 from dragoman.model.transformer import Decoder, Encoder, Transformer
 
@@ -17,9 +17,11 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "FusedAttention",
+    "GatedFeedForward",
     "LearnedPositions",
     "MultiHeadAttention",
     "PositionalEncoding",
+    "RotaryPositions",
     "ScaledDotProductAttention",
     "Transformer",
     "build_model",

@@ -1,6 +1,6 @@
 """Scaled dot-product and multi-head attention (Section 3.2).
 
-Shapes:  B batch   H heads   Tq, Tk query and key positions   D = d_model   K = d_k   V = d_v
+Shapes:  B batch   H heads   G heads of keys and values, H unless fewer   Tq, Tk query and key positions   D = d_model   K = d_k   V = d_v
 Masks are boolean; True where a query may attend to a key.
 """
 
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model.cache import KeysValues
+from dragoman.model.embedding import RotaryPositions
 from dragoman.model.masks import as_boolean
 
 
@@ -72,39 +73,58 @@ class MultiHeadAttention(nn.Module):
     """Concat(head_1 … head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), Section 3.2.2.
 
     ``d_k`` and ``d_v`` are d_model / n_heads when not given. ``attention`` is replaceable: a `ScaledDotProductAttention` there shows the
-    weights.
-    Raises ValueError when d_model does not divide by n_heads and d_k or d_v is not given.
+    weights. Named departures: with ``kv_heads`` each head of keys and values serves n_heads / kv_heads heads of queries;
+    ``query_norm`` and ``key_norm``, modules over K, and ``rotary`` act on the heads before their product, where they are set.
+    Raises ValueError when d_model does not divide by n_heads and d_k or d_v is not given, or n_heads does not by kv_heads.
     """
 
     def __init__(
-        self, d_model: int, n_heads: int, *, d_k: int | None = None, d_v: int | None = None, bias: bool = True, dropout: float = 0.0
-    ) -> None:
+        self, d_model: int, n_heads: int, *, d_k: int | None = None, d_v: int | None = None, kv_heads: int | None = None,
+        bias: bool = True, dropout: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         if d_model % n_heads and (d_k is None or d_v is None):
             raise ValueError(f"d_model={d_model} does not divide by n_heads={n_heads}; change one, or give both d_k and d_v")
-        self.d_model, self.n_heads = d_model, n_heads
-        self.d_k = d_k or d_model // n_heads
-        self.d_v = d_v or d_model // n_heads
+        if kv_heads and n_heads % kv_heads:
+            raise ValueError(f"n_heads={n_heads} does not divide by kv_heads={kv_heads}; change one")
+        self.d_model, self.n_heads, self.kv_heads = d_model, n_heads, kv_heads or n_heads
+        self.d_k = d_model // n_heads if d_k is None else d_k
+        self.d_v = d_model // n_heads if d_v is None else d_v
         self.w_q = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
-        self.w_k = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
-        self.w_v = nn.Linear(d_model, n_heads * self.d_v, bias=bias)
+        self.w_k = nn.Linear(d_model, self.kv_heads * self.d_k, bias=bias)
+        self.w_v = nn.Linear(d_model, self.kv_heads * self.d_v, bias=bias)
         self.w_concat = nn.Linear(n_heads * self.d_v, d_model, bias=bias)  # the paper's W^O
         self.attention: nn.Module = FusedAttention(dropout=dropout)
+        self.query_norm: nn.Module | None = None
+        self.key_norm: nn.Module | None = None
+        self.rotary: RotaryPositions | None = None
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """query (B, Tq, D); key, value (B, Tk, D); mask broadcastable to (B, H, Tq, Tk). Returns (B, Tq, D)."""
         return self.attend(query, self.keys_values(key, value), mask)
 
-    def keys_values(self, key: Tensor, value: Tensor) -> KeysValues:
-        """The projected heads of key and value (B, Tk, D): (B, H, Tk, K) and (B, H, Tk, V)."""
-        return KeysValues(self._heads(self.w_k(key)), self._heads(self.w_v(value)))
+    def keys_values(self, key: Tensor, value: Tensor, *, start: int = 0) -> KeysValues:
+        """The projected heads of key and value (B, Tk, D), at positions from start on: (B, G, Tk, K) and (B, G, Tk, V)."""
+        keys = self._placed(_heads(self.w_k(key), self.kv_heads), self.key_norm, start)  # (B, G, Tk, K)
+        return KeysValues(keys, _heads(self.w_v(value), self.kv_heads))
 
-    def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
-        """Attention of query (B, Tq, D) over projected keys and values; returns (B, Tq, D)."""
-        heads: Attended = self.attention(self._heads(self.w_q(query)), keys_values.key, keys_values.value, mask)
+    def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None, *, start: int = 0) -> Tensor:
+        """Attention of query (B, Tq, D), at positions from start on, over projected keys and values; returns (B, Tq, D)."""
+        queries = self._placed(_heads(self.w_q(query), self.n_heads), self.query_norm, start)  # (B, H, Tq, K)
+        key, value = keys_values
+        if self.kv_heads != self.n_heads:
+            key, value = (heads.repeat_interleave(self.n_heads // self.kv_heads, 1) for heads in keys_values)  # (B, H, Tk, K)
+        heads: Attended = self.attention(queries, key, value, mask)
         concatenated = heads.output.transpose(1, 2).flatten(2)  # (B, Tq, H·V)
         projected: Tensor = self.w_concat(concatenated)  # (B, Tq, D)
         return projected
 
-    def _heads(self, projected: Tensor) -> Tensor:
-        return projected.view(*projected.shape[:-1], self.n_heads, -1).transpose(1, 2)  # (B, H, T, K)
+    def _placed(self, heads: Tensor, norm: nn.Module | None, start: int) -> Tensor:
+        """Heads of queries or keys as they meet: normed, in float32 at least, and rotated to their positions, where that is set."""
+        if norm is not None:
+            heads = norm(heads.to(torch.promote_types(heads.dtype, torch.float32))).to(heads.dtype)
+        return heads if self.rotary is None else self.rotary(heads, start)
+
+
+def _heads(projected: Tensor, count: int) -> Tensor:
+    return projected.view(*projected.shape[:-1], count, -1).transpose(1, 2)  # (B, H, T, K)

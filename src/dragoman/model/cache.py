@@ -1,6 +1,6 @@
 """Keys and values already seen, for decoding one position after another (Section 3.1: the model is auto-regressive).
 
-Shapes:  B batch   H heads   T positions   K = d_k   V = d_v   S source positions
+Shapes:  B batch   H heads of keys and values   T positions   K = d_k   V = d_v   S source positions
 A cache is a value: every operation returns a new one and changes nothing.
 """
 
@@ -33,6 +33,11 @@ class LayerCache:
     memory: KeysValues
     own: KeysValues | None = None
 
+    @property
+    def length(self) -> int:
+        """Its own positions seen."""
+        return 0 if self.own is None else self.own.key.size(2)
+
 
 @dataclass(frozen=True)
 class Cache:
@@ -44,8 +49,7 @@ class Cache:
     @property
     def length(self) -> int:
         """Target positions seen."""
-        own = self.layers[0].own
-        return 0 if own is None else own.key.size(2)
+        return self.layers[0].length
 
     def reorder(self, rows: Tensor) -> "Cache":
         """The hypotheses of the given batch rows (M,), in that order: beams change places, finished sentences leave."""

@@ -55,13 +55,13 @@ def sinusoids(length: int, d_model: int, *, concatenated: bool = False) -> Tenso
 
 
 class PositionalEncoding(nn.Module):
-    """Adds the sinusoids of Section 3.5 to embeddings; the table is not a parameter and is not saved."""
+    """Adds the sinusoids of Section 3.5 to embeddings; the table ``pe`` (1, max_len, D) is not a parameter, and no bundle stores it."""
 
     pe: Tensor
 
     def __init__(self, d_model: int, max_len: int = 5000, *, concatenated: bool = False) -> None:
         super().__init__()
-        self.register_buffer("pe", sinusoids(max_len, d_model, concatenated=concatenated)[None], persistent=False)  # (1, max_len, D)
+        self.register_buffer("pe", sinusoids(max_len, d_model, concatenated=concatenated)[None])  # (1, max_len, D)
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """x (B, T, D) at positions start, start + 1, …; raises ValueError beyond the last position of the table."""
@@ -79,6 +79,40 @@ class LearnedPositions(nn.Module):
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """x (B, T, D) at positions start, start + 1, …; raises ValueError beyond the last position of the table."""
         return x + _positions(cast(Tensor, self.weight), start, x.size(1))
+
+
+class NoPositions(nn.Module):
+    """Embeddings as they are, where attention itself sees positions (`RotaryPositions`)."""
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """x (B, T, D) itself."""
+        return x
+
+
+class RotaryPositions(nn.Module):
+    """Rotates the pairs of a head by angles that grow with the position: a named departure from the sums of Section 3.5.
+
+    Numbers 2i and 2i + 1 of a query or key at position pos turn by pos / 10000^(2i/K), the angles of the paper's sinusoids, so that the
+    product of a query and a key depends on their distance alone. The table is not a parameter and is not saved.
+    """
+
+    pe: Tensor
+
+    def __init__(self, d_k: int, max_len: int) -> None:
+        super().__init__()
+        self.register_buffer("pe", sinusoids(max_len, d_k), persistent=False)  # (max_len, K)
+
+    def forward(self, heads: Tensor, start: int = 0) -> Tensor:
+        """heads (B, H, T, K) at positions start, start + 1, …; computed in float32 at least.
+
+        Raises ValueError beyond the last position of the table.
+        """
+        table = _positions(self.pe, start, heads.size(2))  # (T, K)
+        sine, cosine = table[:, 0::2], table[:, 1::2]  # (T, K/2)
+        pairs = heads.to(torch.promote_types(heads.dtype, torch.float32)).reshape(*heads.shape[:-1], -1, 2)  # (B, H, T, K/2, 2)
+        even, odd = pairs.unbind(-1)  # (B, H, T, K/2)
+        turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)  # (B, H, T, K/2, 2)
+        return turned.flatten(-2).to(heads.dtype)  # (B, H, T, K)
 
 
 def _positions(table: Tensor, start: int, length: int) -> Tensor:

@@ -4,7 +4,9 @@ Shapes:  B batch   Tq, Tk, T positions   S source positions   D = d_model   F = 
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model.attention import MultiHeadAttention
@@ -13,18 +15,73 @@ from dragoman.model.dropout import as_module
 
 
 class FeedForward(nn.Sequential):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, equation (2), on each position alike: (B, T, D) to (B, T, D) through width F."""
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, equation (2), on each position alike: (B, T, D) to (B, T, D) through width F.
+
+    An ``activation`` that is given takes the place of max(0, ·).
+    """
+
+    def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0, activation: nn.Module | None = None) -> None:
+        activation = activation or nn.ReLU()
+        inner = activation if dropout == 0 else nn.Sequential(activation, as_module(dropout))
+        super().__init__(nn.Linear(d_model, d_ff), inner, nn.Linear(d_ff, d_model))
+
+
+class GatedFeedForward(nn.Module):
+    """(swish(x W_g + b_g) ⊙ (x W_1 + b_1)) W_2 + b_2 with swish(y) = y · sigmoid(y): SwiGLU, a named departure from equation (2).
+
+    All three matrices are ``d_ff`` wide, which is half as many numbers more as `FeedForward` has.
+    """
 
     def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0) -> None:
-        inner = nn.ReLU() if dropout == 0 else nn.Sequential(nn.ReLU(), as_module(dropout))
-        super().__init__(nn.Linear(d_model, d_ff), inner, nn.Linear(d_ff, d_model))
+        super().__init__()
+        self.w_gate = nn.Linear(d_model, d_ff)
+        self.w_in = nn.Linear(d_model, d_ff)
+        self.w_out = nn.Linear(d_ff, d_model)
+        self.dropout = nn.Identity() if dropout == 0 else as_module(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D); returns (B, T, D)."""
+        inner = F.silu(self.w_gate(x)) * self.w_in(x)  # (B, T, F)
+        output: Tensor = self.w_out(self.dropout(inner))  # (B, T, D)
+        return output
+
+
+class Residual(Protocol):
+    """What stands around a sub-layer: x (B, T, D) and the sub-layer to (B, T, D), with the sub-layer's norm and the layer's dropout."""
+
+    def __call__(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+        """The sub-layer, the sum and the norm, in an order."""
+        ...
+
+
+def residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+    """LayerNorm(x + Dropout(Sublayer(x))), the paper's order (3.1, 5.4)."""
+    normed: Tensor = norm(x + dropout(sublayer(x)))
+    return normed
+
+
+def pre_norm_residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+    """x + Dropout(Sublayer(LayerNorm(x))), a named departure."""
+    summed: Tensor = x + dropout(sublayer(norm(x)))
+    return summed
+
+
+def deepnorm_residual(alpha: float) -> Residual:
+    """LayerNorm(α · x + Dropout(Sublayer(x))), a named departure (DeepNorm)."""
+
+    def weighed(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+        normed: Tensor = norm(alpha * x + dropout(sublayer(x)))
+        return normed
+
+    return weighed
 
 
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each inside LayerNorm(x + Dropout(Sublayer(x))) (3.1, 5.4).
 
-    ``pre_norm`` is the named departure x + Dropout(Sublayer(LayerNorm(x))). ``norm_epsilon`` is PyTorch's own for a layer made by hand;
-    a model's comes from its settings. ``self_attn`` and ``feed_forward`` may be given ready-made, for heads or widths of another kind.
+    ``norm`` makes a norm over D: LayerNorm with PyTorch's own ε for a layer made by hand; a model's comes from its settings. ``around``
+    is what stands around each sub-layer, `residual` or a named departure. ``self_attn`` and ``feed_forward`` may be given ready-made, for
+    heads or widths of another kind.
     """
 
     def __init__(
@@ -35,25 +92,25 @@ class EncoderLayer(nn.Module):
         dropout: float | nn.Module,
         *,
         self_attn: MultiHeadAttention | None = None,
-        feed_forward: FeedForward | None = None,
-        norm_epsilon: float = 1e-5,
-        pre_norm: bool = False,
+        feed_forward: nn.Module | None = None,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+        around: Residual = residual,
     ) -> None:
         super().__init__()
         self.self_attn = self_attn or MultiHeadAttention(d_model, n_heads)
         self.feed_forward = feed_forward or FeedForward(d_model, d_ff)
-        self.norm1 = nn.LayerNorm(d_model, eps=norm_epsilon)
-        self.norm2 = nn.LayerNorm(d_model, eps=norm_epsilon)
+        self.norm1 = norm(d_model)
+        self.norm2 = norm(d_model)
         self.dropout = as_module(dropout)
-        self.pre_norm = pre_norm
+        self.around = around
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (B, T, D); mask broadcastable to (B, H, T, T). Returns (B, T, D)."""
         x = self._residual(self.norm1, x, lambda y: self.self_attn(y, y, y, mask))
         return self._residual(self.norm2, x, self.feed_forward)
 
-    def _residual(self, norm: nn.LayerNorm, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return residual(x, sublayer, norm=norm, dropout=self.dropout, pre_norm=self.pre_norm)
+    def _residual(self, norm: nn.Module, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.around(x, sublayer, norm=norm, dropout=self.dropout)
 
 
 class DecoderLayer(nn.Module):
@@ -68,20 +125,20 @@ class DecoderLayer(nn.Module):
         *,
         self_attn: MultiHeadAttention,
         cross_attn: MultiHeadAttention,
-        feed_forward: FeedForward,
+        feed_forward: nn.Module,
         dropout: float | nn.Module,
-        norm_epsilon: float = 1e-5,
-        pre_norm: bool = False,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+        around: Residual = residual,
     ) -> None:
         super().__init__()
         self.self_attn = self_attn
         self.cross_attn = cross_attn
         self.feed_forward = feed_forward
-        self.norm1 = nn.LayerNorm(d_model, eps=norm_epsilon)
-        self.norm2 = nn.LayerNorm(d_model, eps=norm_epsilon)
-        self.norm3 = nn.LayerNorm(d_model, eps=norm_epsilon)
+        self.norm1 = norm(d_model)
+        self.norm2 = norm(d_model)
+        self.norm3 = norm(d_model)
         self.dropout = as_module(dropout)
-        self.pre_norm = pre_norm
+        self.around = around
 
     def start(self, memory: Tensor) -> LayerCache:
         """The cache before the first position: keys and values of the memory (B, S, D), projected once."""
@@ -95,27 +152,18 @@ class DecoderLayer(nn.Module):
         mask broadcastable to (B, H, Tq, Tk) with Tk = cached + new positions; memory_mask to (B, H, Tq, S).
         Returns (B, Tq, D) and the cache with the new positions.
         """
-        own = cache.own
+        own, start = cache.own, cache.length
 
         def self_attention(y: Tensor) -> Tensor:
             nonlocal own
-            newer = self.self_attn.keys_values(y, y)
+            newer = self.self_attn.keys_values(y, y, start=start)
             own = newer if own is None else own.append(newer)
-            return self.self_attn.attend(y, own, mask)
+            return self.self_attn.attend(y, own, mask, start=start)
 
         x = self._residual(self.norm1, x, self_attention)
         x = self._residual(self.norm2, x, lambda y: self.cross_attn.attend(y, cache.memory, memory_mask))
         x = self._residual(self.norm3, x, self.feed_forward)
         return x, LayerCache(cache.memory, own)
 
-    def _residual(self, norm: nn.LayerNorm, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return residual(x, sublayer, norm=norm, dropout=self.dropout, pre_norm=self.pre_norm)
-
-
-def residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module, pre_norm: bool) -> Tensor:
-    """LayerNorm(x + Dropout(Sublayer(x))) as in the paper (3.1, 5.4), or x + Dropout(Sublayer(LayerNorm(x))) with ``pre_norm``."""
-    if pre_norm:
-        x = x + dropout(sublayer(norm(x)))
-        return x
-    normed: Tensor = norm(x + dropout(sublayer(x)))
-    return normed
+    def _residual(self, norm: nn.Module, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.around(x, sublayer, norm=norm, dropout=self.dropout)

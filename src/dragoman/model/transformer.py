@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dragoman.model.cache import Cache
 from dragoman.model.dropout import as_module
-from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding
+from dragoman.model.embedding import Embedding, LearnedPositions, NoPositions, PositionalEncoding
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
 
@@ -19,8 +19,8 @@ class Encoder(nn.Module):
     """Embedding plus positions, dropout on their sum (5.4), then N layers; a final norm only with pre-norm layers."""
 
     def __init__(
-        self, *, embedding: Embedding, positions: PositionalEncoding | LearnedPositions, layers: Iterable[EncoderLayer],
-        dropout: float | nn.Module, final_norm: nn.LayerNorm | None = None,
+        self, *, embedding: Embedding, positions: PositionalEncoding | LearnedPositions | NoPositions, layers: Iterable[EncoderLayer],
+        dropout: float | nn.Module, final_norm: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.embedding = embedding
@@ -42,8 +42,8 @@ class Decoder(nn.Module):
     """Embedding plus positions, dropout on their sum (5.4), then N layers that also attend to the memory."""
 
     def __init__(
-        self, *, embedding: Embedding, positions: PositionalEncoding | LearnedPositions, layers: Iterable[DecoderLayer],
-        dropout: float | nn.Module, final_norm: nn.LayerNorm | None = None,
+        self, *, embedding: Embedding, positions: PositionalEncoding | LearnedPositions | NoPositions, layers: Iterable[DecoderLayer],
+        dropout: float | nn.Module, final_norm: nn.Module | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.embedding = embedding

@@ -4,9 +4,11 @@ A person at a terminal sees one line that is rewritten in place; a file or a pip
 """
 
 import json
+import os
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,10 +23,21 @@ BAR_WIDTH = 28
 _LINE_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # JSON's other form of what some readers end a line at
 
 
-class RunLog:
-    """Appends records to a run's log.jsonl and shows them on ``console``; nothing is shown without one. Use as a context manager."""
+class Screen(Console):
+    """A console whose reader may go away: that is an exception for `RunLog`, where rich would end the program."""
 
-    def __init__(self, run: Path, *, console: Console | None, max_steps: int) -> None:
+    def on_broken_pipe(self) -> None:
+        """Raises the BrokenPipeError that is being handled."""
+        raise
+
+
+class RunLog:
+    """Appends records to a run's log.jsonl and shows them on ``console``; nothing is shown without one. Use as a context manager.
+
+    A console that can no longer be written to is dropped, and the training goes on.
+    """
+
+    def __init__(self, run: Path, *, console: Screen | None, max_steps: int) -> None:
         self._path = run / "log.jsonl"
         self._console = console
         self._max_steps = max_steps
@@ -32,12 +45,12 @@ class RunLog:
 
     def __enter__(self) -> Self:
         if self._live:
-            self._live.start()
+            self._show(self._live.start)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._live:
-            self._live.stop()
+            self._show(self._live.stop)
 
     def train(self, record: Mapping[str, Any], *, seconds_left: float) -> None:
         """The means of the steps since the last such record, and an estimate of the seconds to the end."""
@@ -48,10 +61,9 @@ class RunLog:
             f"|g| {record['grad_norm']:.2f}  {record['tok_s'] / 1000:.1f}k tok/s  ETA {clock(seconds_left)}"
         )
         if self._live:
-            filled = BAR_WIDTH * step // total
-            self._live.update(
-                Text(f" {step:,}/{total:,} {'━' * filled}{'─' * (BAR_WIDTH - filled)} {step / total:.0%}  {facts}"), refresh=True
-            )
+            live, filled = self._live, BAR_WIDTH * step // total
+            text = Text(f" {step:,}/{total:,} {'━' * filled}{'─' * (BAR_WIDTH - filled)} {step / total:.0%}  {facts}")
+            self._show(lambda: live.update(text, refresh=True))
         else:
             self.say(f"{step:,}/{total:,}  {facts}")
 
@@ -81,8 +93,17 @@ class RunLog:
     def say(self, *lines: str) -> None:
         """Lines for the person."""
         if self._console:
-            for line in lines:
-                self._console.print(Text(line), soft_wrap=True)
+            console, text = self._console, Text("\n").join(map(Text, lines))
+            self._show(lambda: console.print(text, soft_wrap=True))
+
+    def _show(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            if isinstance(error, BrokenPipeError) and self._console:
+                with suppress(OSError, ValueError):  # what is in the stream's buffer would make the interpreter end with a failure
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), self._console.file.fileno())
+            self._console = self._live = None
 
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({"t": kind, "time": round(time.time(), 3), **record}, ensure_ascii=False).translate(_LINE_BREAKS)

@@ -35,7 +35,42 @@ def output_loss(
     the type of the matrix products. Only ``smoothed`` has a gradient.
     """
     with torch.autocast(hidden.device.type, enabled=False):
-        return Loss(*_OutputLoss.apply(hidden, matrix, target, epsilon, rows, dtype))  # type: ignore[no-untyped-call]
+        wants = _wants_gradient(hidden, matrix)
+        return Loss(*_OutputLoss.apply(hidden, matrix, target, epsilon, rows, dtype, wants))  # type: ignore[no-untyped-call]
+
+
+def rdrop_loss(
+    hidden: tuple[Tensor, Tensor], matrix: Tensor, target: Tensor, *, epsilon: float, alpha: float, rows: int = 512,
+    dtype: torch.dtype = torch.float32,
+) -> Loss:  # fmt: skip
+    """R-Drop, a named departure: `output_loss` of two passes (N, D) and how far they disagree, (L₁ + L₂ + α·½(KL₁₂ + KL₂₁)) / 2.
+
+    That is half of the article's loss, so that it stays on the scale of one pass. The likelihood is the mean of both, ``correct`` the
+    first's.
+    """
+    first, second = (output_loss(states, matrix, target, epsilon=epsilon, rows=rows, dtype=dtype) for states in hidden)
+    divergence = symmetric_divergence(*hidden, matrix, rows=rows, dtype=dtype)
+    return Loss(
+        (first.smoothed + second.smoothed + alpha * divergence) / 2,
+        (first.negative_log_likelihood + second.negative_log_likelihood) / 2,
+        first.correct,
+    )
+
+
+def symmetric_divergence(first: Tensor, second: Tensor, matrix: Tensor, *, rows: int = 512, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Σ ½(KL(p‖q) + KL(q‖p)) over N tokens, p and q the distributions of first and second (N, D) against the output matrix (V, D).
+
+    A few rows at a time, like `output_loss`.
+    """
+    with torch.autocast(first.device.type, enabled=False):
+        wants = _wants_gradient(first, second, matrix)
+        divergence: Tensor = _Divergence.apply(first, second, matrix, rows, dtype, wants)  # type: ignore[no-untyped-call]
+        return divergence
+
+
+def _wants_gradient(*tensors: Tensor) -> bool:
+    """Asked outside of a Function: inside, gradients are always off, and needs_input_grad is True of a parameter in validation too."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 class _OutputLoss(torch.autograd.Function):
@@ -47,13 +82,13 @@ class _OutputLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, matrix: Tensor, target: Tensor, epsilon: float, rows: int, dtype: torch.dtype
+        ctx: Any, hidden: Tensor, matrix: Tensor, target: Tensor, epsilon: float, rows: int, dtype: torch.dtype, wants_gradient: bool
     ) -> tuple[Tensor, ...]:
-        wants_gradient = any(ctx.needs_input_grad)
         weight = matrix.to(dtype)  # (V, D)
         mean_row = matrix.mean(0)  # (D)
         likelihood, gold_logits, correct = matrix.new_zeros(()), matrix.new_zeros(()), target.new_zeros(())
-        grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
+        if wants_gradient:
+            grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
         for start in range(0, len(target), rows):
             some, gold = hidden[start : start + rows].to(dtype), target[start : start + rows, None]
             logits = some @ weight.t()  # (rows, V)
@@ -79,4 +114,33 @@ class _OutputLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_matrix = ctx.saved_tensors
-        return grad_hidden * grads[0], grad_matrix * grads[0], None, None, None, None
+        return grad_hidden * grads[0], grad_matrix * grads[0], None, None, None, None, None
+
+
+class _Divergence(torch.autograd.Function):
+    """With d = log p - log q, the gradient of ½(Σ p·d - Σ q·d) for the logits of p is ½(p·(d - KL(p‖q)) + p - q); q's is its mirror."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, matrix: Tensor, rows: int, dtype: torch.dtype, wants_gradient: bool) -> Tensor:
+        weight, wide = matrix.to(dtype), torch.promote_types(dtype, torch.float32)
+        divergence = matrix.new_zeros(())
+        if wants_gradient:
+            grad_first, grad_second, grad_matrix = torch.empty_like(first), torch.empty_like(second), torch.zeros_like(matrix)
+        for start in range(0, len(first), rows):
+            some, others = first[start : start + rows].to(dtype), second[start : start + rows].to(dtype)
+            log_p, log_q = ((states @ weight.t()).to(wide).log_softmax(-1) for states in (some, others))  # (rows, V)
+            p, q, difference = log_p.exp(), log_q.exp(), log_p - log_q  # (rows, V)
+            kl_p, kl_q = (p * difference).sum(-1, keepdim=True), -(q * difference).sum(-1, keepdim=True)  # (rows, 1)
+            divergence += (kl_p + kl_q).sum() / 2
+            if wants_gradient:
+                grad_p = ((p * (difference - kl_p) + p - q) / 2).to(dtype)  # (rows, V)
+                grad_q = ((q * (-difference - kl_q) + q - p) / 2).to(dtype)  # (rows, V)
+                grad_first[start : start + rows], grad_second[start : start + rows] = grad_p @ weight, grad_q @ weight
+                grad_matrix += grad_p.t() @ some + grad_q.t() @ others
+        if wants_gradient:
+            ctx.save_for_backward(grad_first, grad_second, grad_matrix)
+        return divergence
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return *(grad * grads[0] for grad in ctx.saved_tensors), None, None, None

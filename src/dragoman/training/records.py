@@ -55,9 +55,10 @@ def best_evaluation(evaluations: Iterable[Record], *, best_by: str) -> Record | 
     return max(measured, key=lambda record: merit(record, best_by=best_by), default=None)
 
 
-def merit(record: Mapping[str, Any], *, best_by: str) -> float:
-    """What of an evaluation is to be high: its BLEU, or its loss with the sign turned."""
-    return float(record["bleu"]) if judged_by(record, best_by=best_by) == "bleu" else -float(record["loss"])
+def merit(record: Mapping[str, Any], *, best_by: str) -> tuple[float, float]:
+    """What of an evaluation is to be high: its BLEU, or its loss with the sign turned; then the loss, which parts equals in BLEU."""
+    turned = -float(record["loss"])
+    return (float(record["bleu"]), turned) if judged_by(record, best_by=best_by) == "bleu" else (turned, turned)
 
 
 def judged_by(record: Mapping[str, Any], *, best_by: str) -> str:

@@ -5,7 +5,7 @@ import json
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers
-from dragoman.config import Config, to_toml
+from dragoman.config import Config, Settings, to_toml
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.lines import read_lines
 from dragoman.data.formats.pairs import corpus_files, read_pairs
@@ -49,6 +49,7 @@ def check_new_run(run: Path, config: Config) -> None:
         raise UsageError(f"{run}: already a run; continue it with --resume, or choose another --out")
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UsageError(f"{run}: not an empty folder; choose another --out")
+    check_settings(config)
     if config.model.tie == "all" and not config.data.joint_vocabulary:
         raise UsageError("model.tie='all' needs one vocabulary; set data.joint_vocabulary=true or model.tie=decoder")
     _data_files(config)
@@ -64,7 +65,6 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         (run / "checkpoints").mkdir(parents=True)
     except OSError as error:
         raise DragomanError(f"{run}: cannot make the run folder: {error.strerror}; choose another --out") from None
-    write_file(run / "config.toml", to_toml(config))
     facts = {
         "argv": list(argv),
         "seed": config.training.seed,
@@ -72,7 +72,18 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         "platform": platform.platform(),
         "settings": config.model_dump(mode="json"),
     }
-    update_run(run, status="preparing", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
+    try:
+        write_file(run / "config.toml", to_toml(config))
+        update_run(run, status="preparing", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
+    except DragomanError:
+        discard_run(run)
+        raise
+
+
+def check_settings(config: Config) -> None:
+    """UsageError for settings of a training that would do nothing."""
+    if config.training.patience and not config.data.valid:
+        raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
 
 
 def discard_run(run: Path) -> None:
@@ -82,48 +93,102 @@ def discard_run(run: Path) -> None:
 
 
 def update_run(run: Path, **facts: Any) -> None:
-    """Replaces facts in run.json."""
-    write_file(run / "run.json", json.dumps(read_run(run) | facts, indent=1, ensure_ascii=False) + "\n")
+    """Replaces facts in run.json; a fact of None is taken out."""
+    known = {name: fact for name, fact in (read_run(run) | facts).items() if fact is not None}
+    write_file(run / "run.json", json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
 
 def prepare(run: Path, config: Config) -> Prepared:
     """Tokenizers and corpora of a run, made from its data or taken from its folder when they are there.
 
-    Raises DragomanError for data that cannot be used, or that changed since the run began, naming the file.
+    The settings of the run are not written: that is for `record_run`. Raises DragomanError for data that cannot be used, or that changed
+    since the run began, naming the file; UsageError for a batch budget that the corpora of the folder do not fit.
     """
-    update_run(run, data=_unchanged_files(run, config))
+    files = _unchanged_files(run, config)
+    if read_run(run).get("data") != files:
+        update_run(run, data=files)
     data = config.data
     try:
         source, target = load_tokenizers(run)
     except DragomanError:
         source, target = _train_tokenizers(config)
-        save_tokenizers(run, source, target)
+        try:
+            save_tokenizers(run, source, target)
+        except OSError as error:
+            raise DragomanError(f"{run}: cannot write the tokenizer: {error.strerror}; make room or choose another --out") from None
     corpus = _corpus(run / "corpus" / "train", data.train, config, source, target)
     validation = _corpus(run / "corpus" / "valid", data.valid, config, source, target) if data.valid else None
     sized = config.with_values(model={"source_vocabulary": len(source), "target_vocabulary": len(target), "pad": target.pad})
-    write_file(run / "config.toml", to_toml(sized))
+    return Prepared(sized, source, target, corpus, validation)
+
+
+def record_run(run: Path, prepared: Prepared, *, machine: Mapping[str, Any], resumed: Mapping[str, Any] | None = None) -> None:
+    """Writes config.toml and run.json of a run that is about to train, once nothing stands in its way.
+
+    ``machine`` says on what it trains; ``resumed`` how a run goes on, which is kept beside those before.
+    """
+    config, corpus, validation = prepared.config, prepared.corpus, prepared.validation
+    write_file(run / "config.toml", to_toml(config))
+    again = {"resumed": [*read_run(run).get("resumed", []), dict(resumed)]} if resumed else {}
     update_run(
         run,
-        settings=sized.model_dump(mode="json"),
-        parameters=count_parameters(sized.model),
+        status="running",
+        error=None,
+        seed=config.training.seed,
+        settings=config.model_dump(mode="json"),
+        parameters=count_parameters(config.model),
         pairs={"train": len(corpus), "valid": len(validation) if validation else 0},
         dropped={"train": corpus.dropped, "valid": validation.dropped if validation else {}},
+        fingerprints=prepared.fingerprints(),
+        **machine,
+        **again,
     )
-    prepared = Prepared(sized, source, target, corpus, validation)
-    update_run(run, fingerprints=prepared.fingerprints())
-    return prepared
+
+
+def idle_settings(given: Config, used: Config) -> list[str]:
+    """A sentence for each setting that differs from its default and does nothing, or less than one may think.
+
+    ``used`` is ``given`` with the vocabularies of the tokenizers.
+    """
+    training, sentences = used.training, []
+    idle = "learning_rate" if training.schedule == "paper" else "factor"
+    if (value := getattr(training, idle)) != _default(training, idle):
+        instead = "factor scales it" if idle == "learning_rate" else "its peak is learning_rate"
+        sentences.append(f"training.{idle}={value:g} does nothing under training.schedule={training.schedule}; {instead}")
+    if training.max_minutes and training.schedule in ("cosine", "linear"):
+        sentences.append(
+            f"training.schedule={training.schedule} falls to 0 at training.max_steps={training.max_steps}, not when the "
+            f"{training.max_minutes:g} minutes of training.max_minutes are over; choose max_steps to fit"
+        )
+    for name in ("source_vocabulary", "target_vocabulary", "pad"):
+        value, chosen = getattr(given.model, name), getattr(used.model, name)
+        if value not in (chosen, _default(given.model, name)):
+            sentences.append(f"model.{name}={value} does nothing in training; the tokenizer sets it to {chosen}")
+    return sentences
+
+
+def _default(settings: Settings, name: str) -> object:
+    return type(settings).model_fields[name].default
 
 
 def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenizer, target: Tokenizer) -> Corpus:
+    budget = config.training.batch_tokens
     if (folder / "corpus.json").exists():
-        return Corpus.open(folder)
+        corpus = Corpus.open(folder)
+        longest = max(int(corpus.source_lengths.max()), int(corpus.target_lengths.max()))
+        if longest > budget:
+            raise UsageError(
+                f"training.batch_tokens={budget} is less than the {longest} tokens of the longest pair in {folder}; set it to at "
+                "least that, or start a new run"
+            )
+        return corpus
     return Corpus.build(
         folder,
         _pairs(specs, config),
         source_tokenizer=source,
         target_tokenizer=target,
         max_length=min(config.data.max_length, config.model.max_positions),
-        batch_tokens=config.training.batch_tokens,
+        batch_tokens=budget,
     )
 
 

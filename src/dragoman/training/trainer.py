@@ -1,15 +1,17 @@
 """The training loop (Sections 5.1 to 5.4): batches to loss to gradients to Adam, with evaluations and checkpoints between."""
 
+import logging
 import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_checkpoint, save_bundle
 from dragoman.config import TrainingConfig
@@ -18,13 +20,16 @@ from dragoman.data.corpus import Corpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
 from dragoman.training.log import RunLog
-from dragoman.training.loss import Loss, output_loss
+from dragoman.training.loss import Loss, output_loss, rdrop_loss
+from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.records import judged_by, merit
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
 from dragoman.training.schedule import rate_of
 from dragoman.training.state import Progress, load_state, save_state
+
+logger = logging.getLogger("dragoman")
 
 Score = Callable[[Bundle], Mapping[str, Any]]
 """Translates the validation text with a model and returns facts for the log, among them "bleu" and "samples".
@@ -76,9 +81,10 @@ class Trainer:
         facts: Mapping[str, str] | None = None,
     ) -> None:
         self.bundle, self.corpus, self.validation, self.score = bundle, corpus, validation, score
-        self.run, self.log, self.device, self.facts = run, log, device, dict(facts or {})
         self.settings: TrainingConfig = bundle.config.training
+        self.run, self.log, self.device, self.facts = run, log, device, {**(facts or {}), "optimizer": self.settings.optimizer}
         self.model = bundle.model.to(device)
+        self.average = MovingAverage(self.model, decay=self.settings.ema) if self.settings.ema else None
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
         self.dtype = compute_dtype(self.settings.precision, device)
@@ -137,12 +143,17 @@ class Trainer:
     def resume(self, checkpoint: Path) -> None:
         """Goes back to the place of a checkpoint of this run; its weights are already in the bundle.
 
-        Raises DragomanError when the data or the tokenizer is not what it was trained on, naming which.
+        A best of another measure than the settings' is forgotten. Raises DragomanError when the data, the tokenizer or the optimiser is
+        not what it was trained with, naming which.
         """
-        progress, facts = load_state(checkpoint, self.optimizer)
+        progress, facts = load_state(checkpoint, self.optimizer, self.model, device=self.device)
+        facts = {"optimizer": "adam", **facts}  # older checkpoints do not say it
         changed = [name for name, value in self.facts.items() if facts.get(name, value) != value]
         if changed:
             raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
+        if progress.measure not in ("", self._measure()):
+            logger.info("the best so far was by %s and is forgotten, for now it is by %s", progress.measure, self._measure())
+            progress.best, progress.best_step, progress.evaluations_since_best, progress.measure = None, 0, 0, ""
         self.progress = progress
         self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
         self._tidy(checkpoint)
@@ -165,7 +176,7 @@ class Trainer:
             self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
 
     def _update(self, window: list[Indices]) -> float:
-        """One step of Adam on the loss per target token of all the window's batches; returns the gradient's norm before clipping."""
+        """One step on the loss per target token of all the window's batches; returns the gradient's norm before clipping."""
         batches = [self._batch(self.corpus, indices) for indices in window]
         tokens = sum(int(batch.target_mask.sum()) for batch in batches)
         step = self.progress.step + 1
@@ -182,16 +193,25 @@ class Trainer:
             group["lr"] = self.rate(step)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.average:
+            self.average.update(step)
         self.progress.step = step
         self.progress.target_tokens += tokens
         return norm
 
     def _loss(self, batch: Batch, *, epsilon: float) -> Loss:
+        hidden, matrix, gold = self._hidden(batch), self.model.output.weight, batch.target_output[batch.target_mask]
+        if self.settings.rdrop and self.model.training:
+            both = (hidden, self._hidden(batch))  # the second pass draws other dropout
+            return rdrop_loss(both, matrix, gold, epsilon=epsilon, alpha=self.settings.rdrop, dtype=self.dtype)
+        return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=self.dtype)
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """Hidden states (N, D) of a batch's N target tokens."""
         with self._autocast():
             memory = self.model.encode(batch.source, batch.source_mask)  # (B, S, D)
             hidden = self.model.decode(batch.target_input, memory, batch.source_mask)  # (B, T, D)
-        real = batch.target_mask
-        return output_loss(hidden[real], self.model.output.weight, batch.target_output[real], epsilon=epsilon, dtype=self.dtype)
+        return hidden[batch.target_mask]
 
     def _clip(self) -> float:
         """Scales the gradient down to clip_norm, where that is set; returns its norm before."""
@@ -226,12 +246,13 @@ class Trainer:
         began = time.monotonic()
         self.model.eval()
         totals = Totals()
-        with torch.inference_mode():
-            budget = self.settings.batch_tokens
-            for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
-                batch = self._batch(self.validation, indices)
-                totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
-        scores = dict(self.score(self.bundle)) if self.score else {}
+        with self._averaged():
+            with torch.inference_mode():
+                budget = self.settings.batch_tokens
+                for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
+                    batch = self._batch(self.validation, indices)
+                    totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
+            scores = dict(self.score(self.bundle)) if self.score else {}
         self.model.train()
         if outputs := scores.pop("outputs", None):
             write_outputs(self.run, self.progress.step, outputs)
@@ -240,21 +261,34 @@ class Trainer:
 
     def _judge(self, record: Mapping[str, Any]) -> dict[str, float | None] | None:
         """If no earlier evaluation was better: the figure that decides, with its change from the best before."""
+        self.progress.measure = self._measure()
         key, value = judged_by(record, best_by=self.settings.best_by), merit(record, best_by=self.settings.best_by)
         before = self.progress.best
-        if before is not None and not value > before:  # a loss that is no number is never better
+        if any(map(math.isnan, value)) or (before is not None and value <= before):
             self.progress.evaluations_since_best += 1
             return None
         self.progress.best, self.progress.best_step, self.progress.evaluations_since_best = value, self.progress.step, 0
-        return {key: None if before is None else value - before if key == "bleu" else before - value}
+        return {key: None if before is None else abs(value[0] - before[0]) * (1 if key == "bleu" else -1)}
+
+    def _by_bleu(self) -> bool:
+        return self.settings.best_by == "bleu" and self.score is not None
+
+    def _measure(self) -> str:
+        """What the judgement compares, with every setting that changes its numbers."""
+        if not self._by_bleu():
+            return f"loss with label_smoothing {self.settings.label_smoothing}"
+        return f"BLEU with {self.settings.bleu_tokenize} words" + (" in lower case" if self.settings.bleu_lowercase else "")
 
     def _save(self) -> None:
         """A checkpoint of this step, the marks last and best, and the removal of what is older than is kept."""
         folder = self.run / "checkpoints" / f"step-{self.progress.step:06}"
         info = {"step": self.progress.step, "target_tokens": self.progress.target_tokens}
-        save_bundle(
-            replace(self.bundle, info=info), folder, also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts)
-        )
+        with self._averaged() as trained:
+            save_bundle(
+                replace(self.bundle, info=info),
+                folder,
+                also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts, trained, device=self.device),
+            )
         self._mark(folder)
         self._tidy(folder)
 
@@ -280,6 +314,10 @@ class Trainer:
         tokenizer = self.bundle.target_tokenizer
         batch = collate(corpus, indices, pad=tokenizer.pad, bos=tokenizer.bos)
         return batch.to(self.device)
+
+    def _averaged(self) -> AbstractContextManager[Mapping[str, Tensor]]:
+        """Inside, the model has the average of its weights, if one is kept; gives the weights in training then, else none."""
+        return self.average.in_place() if self.average else nullcontext({})
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)

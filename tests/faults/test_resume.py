@@ -1,0 +1,162 @@
+"""Resuming: what it changes and records, what a refused one leaves as it was, and that only like scores are compared."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.presets import resolve_config
+from dragoman.training.optimizer import build_optimizer
+from dragoman.training.state import Progress, load_state, save_state
+from training_runs import checkpoints, make_trainer, marked, records, toy_pairs, train, write_pairs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_pairs(folder / "valid", toy_pairs(4, seed=9))
+    return write_pairs(folder / "train", toy_pairs(20))
+
+
+def begin(run: Path, data: Path, steps: int, *arguments: str, **settings: Any) -> None:
+    """A run of so many steps with validation."""
+    valid = ("--valid", str(data.with_name("valid")), "--quiet", "--max-steps", str(steps))
+    assert train(run, data, *valid, *arguments, **settings) == 0
+
+
+def facts(run: Path) -> Any:
+    return json.loads((run / "run.json").read_text("utf-8"))
+
+
+def progress(run: Path) -> Any:
+    return json.loads((run / "checkpoints" / marked(run, "last") / "state" / "progress.json").read_text("utf-8"))["progress"]
+
+
+def test_run_json_is_true_after_a_failure_and_a_resume_with_other_settings(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, data, "--quiet", "--max-steps", "9", training__learning_rate=1e30, training__evaluate_every=1) == 1
+    failed = facts(run)
+    assert (failed["status"], "resumed" in failed) == ("failed", False)
+    assert "not a finite number" in failed["error"]
+    changes = {"training__learning_rate": 1e-9, "training__clip_norm": 1e-9}
+    assert train(run, None, "--quiet", "--max-steps", "1", "--seed", "7", decoding__beam=2, **changes) == 0
+    done = facts(run)
+    assert (done["status"], "error" in done, done["seed"], done["step"]) == ("done", False, 7, 1)
+    assert done["settings"] == resolve_config(None, run / "config.toml").model_dump(mode="json")
+    assert (done["settings"]["training"]["learning_rate"], done["settings"]["decoding"]["beam"]) == (1e-9, 2)
+    assert done["started"] == failed["started"]
+    (again,) = done["resumed"]
+    assert (again["argv"], again["step"]) == (sys.argv, 1)
+    assert set(again["changed"]) == {
+        "training.max_steps from 9 to 1", "training.seed from 1 to 7", "training.learning_rate from 1e+30 to 1e-09",
+        "training.clip_norm from 0.0 to 1e-09", "decoding.beam from 4 to 2",
+    }  # fmt: skip
+    assert train(run, None, "--quiet") == 0
+    assert [entry["changed"] for entry in facts(run)["resumed"]] == [again["changed"], []]
+
+
+def test_a_budget_that_the_corpus_does_not_fit_is_refused_and_not_kept(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    begin(run, data, 2)
+    before = [(run / name).read_bytes() for name in ("config.toml", "run.json")]
+    assert train(run, None, "--quiet", training__batch_tokens=3) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dragoman: training.batch_tokens=3 is less than the 9 tokens of the longest pair in ")
+    assert [(run / name).read_bytes() for name in ("config.toml", "run.json")] == before
+    assert train(run, None, "--quiet", "--max-steps", "3") == 0
+    assert list(checkpoints(run))[-1] == 3
+
+
+def test_a_resume_that_is_refused_late_leaves_the_settings_too(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    begin(run, data, 2)
+    before = [(run / name).read_bytes() for name in ("config.toml", "run.json")]
+    state = run / "checkpoints" / marked(run, "last") / "state" / "progress.json"
+    whole = state.read_bytes()
+    state.write_bytes(b"{}")
+    assert train(run, None, "--quiet", "--max-steps", "9", "--seed", "5") == 1
+    assert "no whole training state" in capsys.readouterr().err
+    assert [(run / name).read_bytes() for name in ("config.toml", "run.json")] == before
+    state.write_bytes(whole)
+    assert train(run, None, "--quiet") == 0
+    assert facts(run)["seed"] == 1
+
+
+def test_patience_without_validation_is_refused_also_when_resuming(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", data, "--quiet", "--max-steps", "1") == 0
+    assert train(tmp_path / "run", None, "--quiet", training__patience=2) == 2
+    assert "training.patience needs evaluations" in capsys.readouterr().err
+
+
+def test_a_run_may_return_to_any_device(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, data, "--quiet", "--max-steps", "1", "--device", "cpu") == 0
+    assert train(run, None, "--quiet") == 0
+    assert resolve_config(None, run / "config.toml").training.device == "cpu"
+    if not torch.cuda.is_available():
+        assert train(run, None, "--quiet", "--device", "auto") == 0
+        assert resolve_config(None, run / "config.toml").training.device == "auto"
+
+
+@pytest.mark.parametrize(
+    ("change", "now"),
+    [
+        ({"best_by": "loss"}, "loss with label_smoothing 0.1"),
+        ({"bleu_tokenize": "char"}, "BLEU with char words"),
+        ({"bleu_lowercase": True}, "BLEU with 13a words in lower case"),
+    ],
+    ids=str,
+)
+def test_a_best_of_another_measure_is_forgotten(
+    change: dict[str, Any], now: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    begin(run, data, 2, training__evaluate_every=1)
+    state = run / "checkpoints" / marked(run, "last") / "state" / "progress.json"
+    document = json.loads(state.read_text("utf-8"))
+    assert document["progress"]["measure"] == "BLEU with 13a words"
+    document["progress"] |= {"best": [1000.0, 0.0], "best_step": 1, "evaluations_since_best": 7}
+    state.write_text(json.dumps(document), encoding="utf-8")
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "3", **{f"training__{name}": value for name, value in change.items()}) == 0
+    notice = f"dragoman: the best so far was by BLEU with 13a words and is forgotten, for now it is by {now}"
+    assert notice in capsys.readouterr().err.splitlines()
+    found = progress(run)
+    (evaluation,) = [record for record in records(run, "eval") if record["step"] == 3]
+    assert found["best"][0] == (-evaluation["loss"] if "best_by" in change else evaluation["bleu"])
+    assert (found["best_step"], found["evaluations_since_best"], found["measure"]) == (3, 0, now)
+    assert marked(run, "best") == "step-000003"
+
+
+def test_a_best_of_the_same_measure_or_from_before_measures_were_named_is_kept(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    begin(run, data, 1, training__evaluate_every=1)
+    state = run / "checkpoints" / marked(run, "last") / "state" / "progress.json"
+    document = json.loads(state.read_text("utf-8"))
+    del document["progress"]["measure"]
+    document["progress"] |= {"best": [1000.0, 0.0]}
+    state.write_text(json.dumps(document), encoding="utf-8")
+    for steps in ("2", "3"):
+        assert train(run, None, "--quiet", "--max-steps", steps) == 0
+    found = progress(run)
+    assert (found["best"][0], found["best_step"], found["evaluations_since_best"]) == (1000.0, 1, 2)
+
+
+def test_the_random_state_is_that_of_the_device_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: what PyTorch would be asked."""
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: asked.append(("get", str(device))) or torch.zeros(4, dtype=torch.uint8))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: asked.append(("set", str(device))))
+    trainer = make_trainer(tmp_path, toy_pairs(4))
+    optimizer = build_optimizer(trainer.model, trainer.settings)
+    for name in ("cuda:1", "cpu"):
+        folder = tmp_path / name
+        folder.mkdir()
+        save_state(folder, Progress(), optimizer, {}, {}, device=torch.device(name))
+        load_state(folder, optimizer, trainer.model, device=torch.device(name))
+    assert asked == [("get", "cuda:1"), ("set", "cuda:1")]
