@@ -5,11 +5,12 @@ Nothing in it is executed when it is read, and every fault of a damaged or forei
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,7 +20,7 @@ from torch import Tensor
 from dragoman.config import Config, merge
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError, UsageError
-from dragoman.files import new_folder, write_file
+from dragoman.files import new_folder, require_new, write_file
 from dragoman.model.build import build_model
 from dragoman.model.transformer import Transformer
 from dragoman.presets import count_parameters
@@ -27,6 +28,9 @@ from dragoman.presets import count_parameters
 FORMAT_VERSION = 1
 """Written into config.json; a bundle of a higher number comes from a newer Dragoman and is refused."""
 
+_ARCHITECTURE = "transformer"
+
+_log = logging.getLogger("dragoman")
 _TOKENIZERS = {"joint": ("tokenizer.json", "tokenizer.json"), "separate": ("tokenizer.source.json", "tokenizer.target.json")}
 
 
@@ -60,7 +64,7 @@ def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> N
     document = {
         "format_version": FORMAT_VERSION,
         "dragoman_version": version("dragoman"),
-        "architecture": "transformer",
+        "architecture": _ARCHITECTURE,
         "config": bundle.config.model_dump(mode="json"),
         "info": dict(bundle.info),
     }
@@ -107,82 +111,133 @@ def _card(bundle: Bundle) -> str:
 def load_bundle(path: str | Path, *, device: str = "cpu") -> Bundle:
     """The model of a run folder (its best checkpoint), a checkpoint or a bundle, on ``device``, in evaluation mode.
 
-    Raises DragomanError that lists everything wrong with the folder.
+    Weights become float32, whatever they are stored in. Raises DragomanError that lists everything wrong with the folder.
     """
-    folder = resolve_model(path)
-    config, info = _read_config(folder)
+    bundle = _load(resolve_model(path), torch.float32)
+    return replace(bundle, model=bundle.model.to(device))
+
+
+def load_config(folder: Path) -> Config:
+    """The settings of a bundle; DragomanError that lists everything wrong with them."""
     problems: list[str] = []
-    try:
-        tokenizers = load_tokenizers(folder)
-        rows = (config.model.source_vocabulary, config.model.target_vocabulary)
-        for side, count, tokenizer in zip(("source", "target"), rows, tokenizers, strict=True):
-            if len(tokenizer) > count:
-                problems.append(f"the {side} tokenizer has {len(tokenizer)} entries but the embedding has {count} rows")
-    except DragomanError as error:
-        problems.append(str(error))
-    with torch.device("meta"):
-        model = build_model(config.model)
+    config, _ = _read_config(folder, problems)
+    return config or _refuse(folder, problems)
+
+
+def _load(folder: Path, dtype: torch.dtype | None) -> Bundle:
+    """The bundle in a folder, its weights in ``dtype``, or each in its own when that is None."""
+    problems: list[str] = []
+    config, info = _read_config(folder, problems)
+    tokenizers = _read_tokenizers(folder, config, problems)
+    model = _empty_model(config) if config else None
     weights = _read_weights(folder / "model.safetensors", model, problems)
-    if problems:
-        raise DragomanError(f"{folder}: cannot load this model: {'; '.join(problems)}; use an undamaged copy, or train or average it again")
+    if problems or config is None or model is None or tokenizers is None:
+        _refuse(folder, problems)
+    weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
     model.load_state_dict(weights, strict=False, assign=True)
-    return Bundle(config, model.to(device).eval(), *tokenizers, info)
+    return Bundle(config, model.eval(), *tokenizers, info)
 
 
-def _read_config(folder: Path) -> tuple[Config, dict[str, Any]]:
+def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
+    remedy = "use an undamaged copy or a Dragoman that knows this model, or train or average it again"
+    raise DragomanError(f"{folder}: cannot load this model: {'; '.join(problems)}; {remedy}")
+
+
+def _empty_model(config: Config) -> Transformer:
+    with torch.device("meta"):
+        return build_model(config.model)
+
+
+def _read_config(folder: Path, problems: list[str]) -> tuple[Config | None, dict[str, Any]]:
+    """Settings and info; no settings when they cannot be used, and then ``problems`` says why."""
     path = folder / "config.json"
     try:
         document = json.loads(path.read_bytes())
-        found = document["format_version"]
-        if not isinstance(found, int) or found > FORMAT_VERSION:
-            raise DragomanError(f"{path}: format version {found} is newer than the {FORMAT_VERSION} this Dragoman reads; update Dragoman")
-        return merge(Config().model_dump(), document["config"], place=str(path)), document.get("info", {})
     except OSError as error:
-        raise DragomanError(f"{path}: cannot read the model's settings: {error.strerror}") from None
+        problems.append(f"{path.name}: cannot read the model's settings: {error.strerror}")
+        return None, {}
+    except (ValueError, RecursionError) as error:
+        problems.append(f"{path.name}: not the settings of a Dragoman model ({type(error).__name__}: {error})")
+        return None, {}
+    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
+        problems.append(f"{path.name}: not the settings of a Dragoman model (no JSON object with an object 'config')")
+        return None, {}
+    found, architecture, info = document.get("format_version"), document.get("architecture"), document.get("info", {})
+    if type(found) is int and found > FORMAT_VERSION:  # then nothing else can be judged
+        raise DragomanError(f"{path}: format version {found} is newer than the {FORMAT_VERSION} this Dragoman reads; update Dragoman")
+    if type(found) is not int or found < 1:
+        problems.append(f"{path.name}: format_version={json.dumps(found)} is not a whole number from 1")
+    if architecture != _ARCHITECTURE:
+        problems.append(f"{path.name}: architecture={json.dumps(architecture)} is not {json.dumps(_ARCHITECTURE)}")
+    if not isinstance(info, dict):
+        problems.append(f"{path.name}: info={json.dumps(info)} is not a JSON object")
+    try:
+        config = merge(Config().model_dump(), document["config"], place=path.name)
     except UsageError as error:
-        raise DragomanError(f"{error}; use an undamaged copy, or a Dragoman that knows these settings") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DragomanError(
-            f"{path}: not the settings of a Dragoman model ({type(error).__name__}: {error}); use an undamaged copy"
-        ) from None
+        problems.append(str(error))
+        return None, {}
+    return config if architecture == _ARCHITECTURE else None, info  # another architecture has other weights
 
 
-def _read_weights(path: Path, model: torch.nn.Module, problems: list[str]) -> dict[str, Tensor]:
-    expected = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+def _read_tokenizers(folder: Path, config: Config | None, problems: list[str]) -> tuple[Tokenizer, Tokenizer] | None:
+    try:
+        tokenizers = load_tokenizers(folder)
+    except DragomanError as error:
+        problems.append(str(error))
+        return None
+    rows = (config.model.source_vocabulary, config.model.target_vocabulary) if config else ()
+    for side, count, tokenizer in zip(("source", "target"), rows, tokenizers, strict=False):
+        if len(tokenizer) > count:
+            problems.append(f"the {side} tokenizer has {len(tokenizer)} entries but the embedding has {count} rows")
+    return tokenizers
+
+
+def _read_weights(path: Path, model: torch.nn.Module | None, problems: list[str]) -> dict[str, Tensor]:
+    """The weights of ``model``, or of none, when only the file itself can be judged."""
     try:
         path.open("rb").close()  # says why it cannot be read; safe_open does not
         with safe_open(path, framework="pt") as file:
             found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            problems += [f"weight {name} is missing" for name in expected if name not in found]
-            problems += [f"weight {name} is not part of this model" for name in found if name not in expected]
-            problems += [
-                f"weight {name} has shape {found[name]}, not {shape}" for name, shape in expected.items() if found.get(name, shape) != shape
-            ]
-            weights = {name: file.get_tensor(name) for name in expected if name in found} if not problems else {}
+            faults = _misfits(found, {name: tuple(weight.shape) for name, weight in model.named_parameters()}) if model else []
+            weights = {name: file.get_tensor(name) for name in found} if model and not faults else {}
     except OSError as error:
         problems.append(f"{path.name}: {error.strerror or error}")
         return {}
     except SafetensorError as error:
         problems.append(f"{path.name} is not a whole safetensors file ({error})")
         return {}
+    problems += faults
     problems += [
         f"weight {name} is {weight.dtype}, not floating point" for name, weight in weights.items() if not weight.is_floating_point()
     ]
     return weights
 
 
+def _misfits(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What is wrong with the names and shapes of weights."""
+    return [
+        *(f"weight {name} is missing" for name in expected if name not in found),
+        *(f"weight {name} is not part of this model" for name in found if name not in expected),
+        *(f"weight {name} has shape {found[name]}, not {shape}" for name, shape in expected.items() if found.get(name, shape) != shape),
+    ]
+
+
 def resolve_model(path: str | Path) -> Path:
-    """The bundle that a path means: itself, or the best checkpoint (else the last) of a run folder.
+    """The bundle that a path means: itself, or the best checkpoint of a run folder, else the last, with a warning if the best is gone.
 
     Raises DragomanError when there is none.
     """
     folder = Path(path)
     if (folder / "config.json").is_file():
         return folder
-    for mark in ("best", "last"):
-        checkpoint = marked_checkpoint(folder, mark)
-        if checkpoint is not None:
-            return checkpoint
+    best, last = (marked_checkpoint(folder, mark) for mark in ("best", "last"))
+    if best is not None:
+        return best
+    if last is not None:
+        mark = folder / "checkpoints" / "best"
+        if mark.exists():
+            _log.warning("%s: the checkpoint that it names is gone; using the last, %s, until another is the best", mark, last.name)
+        return last
     if not folder.exists():
         raise DragomanError(f"{folder}: no such model; give a run folder, a checkpoint folder or a bundle")
     raise DragomanError(f"{folder}: neither a bundle (no config.json) nor a run with a finished checkpoint; give another folder")
@@ -192,7 +247,7 @@ def marked_checkpoint(run: Path, mark: str) -> Path | None:
     """The checkpoint that ``checkpoints/best`` or ``checkpoints/last`` of a run names, or None."""
     try:
         name = (run / "checkpoints" / mark).read_text(encoding="utf-8").strip()
-    except OSError:
+    except (OSError, ValueError):
         return None
     folder = run / "checkpoints" / name
     return folder if name and (folder / "config.json").is_file() else None
@@ -205,29 +260,38 @@ def mark_checkpoint(run: Path, mark: str, checkpoint: Path) -> None:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """The run's whole checkpoints, oldest first."""
-    whole = [folder for folder in (run / "checkpoints").glob("step-*") if (folder / "config.json").is_file()]
-    return sorted(whole, key=lambda folder: (len(folder.name), folder.name))  # steps beyond 999,999 have more digits
+    named = [folder for folder in (run / "checkpoints").glob("step-*") if folder.name.removeprefix("step-").isdecimal()]
+    return sorted((folder for folder in named if (folder / "config.json").is_file()), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def average_bundles(folders: Sequence[Path], out: Path) -> None:
     """Writes the arithmetic mean of the models (Section 6.1) as a new bundle; shared weights stay shared.
 
-    Sums in float64 and stores each weight in its own type. Raises DragomanError when there is nothing to average, or when sizes or
-    tokenizers differ, naming the folder.
+    Sums in float64 and stores each weight in the type it has in the first. The step recorded is the newest one's. Raises DragomanError
+    when there is nothing to average, when ``out`` exists, or when sizes or tokenizers differ, naming the folder.
     """
     if not folders:
         raise DragomanError("no checkpoints to average; give a run that has written some")
-    first = load_bundle(folders[0])
+    require_new(out)
+    first = _load(folders[0], None)
     sums = {name: weight.detach().double() for name, weight in first.model.named_parameters()}
+    steps = [first.info.get("step")]
     for folder in folders[1:]:
-        other = load_bundle(folder)
+        other = _load(folder, None)
         _require_same_kind(folders[0], first, folder, other)
+        steps.append(other.info.get("step"))
         for name, weight in other.model.named_parameters():
             sums[name] += weight.detach()
     with torch.no_grad():
         for name, weight in first.model.named_parameters():
             weight.copy_(sums[name] / len(folders))
-    info = {"step": first.info.get("step"), "average_of": [folder.name for folder in folders]}
+    newest = max((step for step in steps if isinstance(step, int)), default=None)
+    info = {"step": newest, "average_of": [folder.name for folder in folders]}
     save_bundle(Bundle(first.config, first.model, first.source_tokenizer, first.target_tokenizer, info), out)
 
 

@@ -186,8 +186,8 @@ class TrainingConfig(Settings):
         "paper", description="Learning rate over steps: equation (3), or a warm-up to learning_rate followed by the named decay."
     )
     warmup_steps: int = Field(4000, gt=0, description="Steps over which the learning rate rises (5.3).")
-    factor: float = Field(1.0, gt=0, description="Multiplies equation (3); 1 in the paper.")
-    learning_rate: float = Field(1e-3, gt=0, description="Peak rate of the schedules other than the paper's.")
+    factor: float = Field(1.0, gt=0, description="Multiplies equation (3), so for schedule='paper' only; 1 in the paper.")
+    learning_rate: float = Field(1e-3, gt=0, description="Peak rate of all schedules but 'paper', which has none.")
     optimizer: Literal["adam", "adamw", "muon"] = Field(
         "adam",
         description="The paper's Adam (5.3), AdamW, or Muon for the matrices between embeddings and output with AdamW for the rest.",

@@ -17,8 +17,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     beside = folder.with_name(f".{folder.name}.partial")  # a fixed name, so that what a killed writer left is found and removed
     try:
-        if folder.exists():
-            raise DragomanError(f"{folder}: already exists; choose another name or remove it")
+        require_new(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()
@@ -31,6 +30,12 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise _cannot_write(folder, error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def require_new(path: Path) -> None:
+    """Raises DragomanError when the name is taken."""
+    if path.exists():
+        raise DragomanError(f"{path}: already exists; choose another name or remove it")
 
 
 def write_file(path: Path, text: str) -> None:
@@ -51,8 +56,13 @@ def _cannot_write(path: Path, error: OSError) -> DragomanError:
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    """Waits until the disk has the content. Windows asks for files opened for writing, and opens no folders."""
+    if not path.is_dir():
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+    elif os.name != "nt":
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

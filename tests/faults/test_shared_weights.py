@@ -61,7 +61,7 @@ def test_the_average_is_the_arithmetic_mean_and_shared_weights_stay_shared(three
         model.encoder.embedding.weight[5, 0] = 42.0
     assert model.output.weight[5, 0].item() == 42.0
     assert sum(weight.numel() for weight in weights_of(tmp_path / "out").values()) == count_parameters(bundle.config.model)
-    assert bundle.info == {"step": 1, "average_of": ["in0", "in1", "in2"]}
+    assert bundle.info == {"step": 6, "average_of": ["in0", "in1", "in2"]}
 
 
 def test_twice_the_same_and_one_with_itself_are_bit_equal(tmp_path: Path) -> None:
@@ -82,6 +82,26 @@ def test_half_precision_is_summed_in_more(tmp_path: Path) -> None:
     found = weights_of(tmp_path / "out")
     assert {weight.dtype for weight in found.values()} == {torch.float16}
     assert {weight.unique().item() for weight in found.values()} == {torch.tensor(2050 / 3, dtype=torch.float16).item()}
+
+
+def test_each_weight_keeps_its_type_and_is_not_rounded_before_the_sum(tmp_path: Path) -> None:
+    """The mean of 1 in float32 and 1 + 2⁻⁵⁰ in float64 needs float64, which float32 on the way would lose."""
+    small = 2.0**-50
+    folders = [filled(tmp_path / f"in{n}", embedding=1, others=1) for n in range(2)]
+    for folder, value in zip(folders, (1.0, 1 + small), strict=True):
+        weights = {name: torch.full_like(weight, value, dtype=torch.float64) for name, weight in weights_of(folder).items()}
+        kept = next(iter(weights))
+        save_file(weights | {kept: weights[kept].bfloat16()}, folder / "model.safetensors")
+    average_bundles(folders, tmp_path / "out")
+    found = dict(weights_of(tmp_path / "out"))
+    assert found.pop(kept).dtype == torch.bfloat16
+    assert {weight.unique().item() for weight in found.values()} == {1 + small / 2}
+
+
+def test_a_name_that_is_taken_is_said_before_any_model_is_read(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DragomanError, match="out: already exists; choose another name"):
+        average_bundles([tmp_path / "no model"], tmp_path / "out")
 
 
 def test_models_of_another_kind_are_named(three: list[Path], tmp_path: Path) -> None:

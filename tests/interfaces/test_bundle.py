@@ -1,20 +1,26 @@
 """The bundle: what is written comes back bit by bit, and every fault of a damaged or foreign folder is named at once."""
 
 import json
+import logging
+import os
 import pickle
+import stat
 import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from dragoman import files
 from dragoman.bundle import FORMAT_VERSION, Bundle, load_bundle, mark_checkpoint, resolve_model, save_bundle
 from dragoman.config import Config
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError, UsageError
 from dragoman.model.build import build_model
 from dragoman.presets import count_parameters
@@ -147,7 +153,73 @@ def test_a_folder_that_exists_is_never_overwritten_and_a_failure_leaves_nothing(
     assert [path.name for path in folder.parent.iterdir()] == ["bundle"]
 
 
+def test_what_is_written_is_synced_through_handles_that_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows refuses to sync others, and has none for folders."""
+    synced: set[int] = set()
+
+    def record(handle: int) -> None:
+        facts = os.fstat(handle)
+        if not stat.S_ISDIR(facts.st_mode):
+            os.write(handle, b"")  # raises when the handle only reads
+        synced.add(facts.st_ino)
+
+    def names(place: Path) -> set[str]:
+        return {path.name for path in (place, *place.rglob("*")) if path.stat().st_ino in synced}
+
+    monkeypatch.setattr(os, "fsync", record)
+    save_bundle(make_bundle(), tmp_path / "bundle")
+    contents = {"config.json", "model.safetensors", "tokenizer.json", "README.md"}
+    assert names(tmp_path) == {tmp_path.name, "bundle", *contents}
+
+    synced.clear()
+    monkeypatch.setattr(files, "os", SimpleNamespace(name="nt", fsync=record))
+    save_bundle(make_bundle(), tmp_path / "other")
+    assert names(tmp_path) == contents
+
+
 # Weights
+
+
+def half(weights: dict[str, torch.Tensor], *types: torch.dtype) -> dict[str, torch.Tensor]:
+    """The weights in these types, in turn."""
+    return {name: weight.to(types[place % len(types)]) for place, (name, weight) in enumerate(weights.items())}
+
+
+@pytest.mark.parametrize(
+    "types",
+    [(torch.float16,), (torch.bfloat16,), (torch.float64,), (torch.float32, torch.bfloat16, torch.float16)],
+    ids=["float16", "bfloat16", "float64", "mixed"],
+)
+def test_weights_of_any_type_translate_as_their_values_in_float32(types: tuple[torch.dtype, ...], folder: Path, tmp_path: Path) -> None:
+    texts = [" ".join(WORDS[start : start + 4]) for start in range(5)]
+    shortened = half(load_file(folder / "model.safetensors"), *types)
+    save_file(shortened, folder / "model.safetensors")
+    bundle = load_bundle(folder)
+    assert same_bits(dict(bundle.model.named_parameters()), half(shortened, torch.float32))
+    assert {value.dtype for value in bundle.model.state_dict().values()} == {torch.float32}
+    assert bundle.model.output.weight is bundle.model.encoder.embedding.weight
+    save_bundle(bundle, tmp_path / "plain")
+    found, right = (Translator.load(path, device="cpu").translate(texts) for path in (folder, tmp_path / "plain"))
+    assert found == right
+    assert all(translation.tokens for translation in found)
+
+
+@pytest.mark.parametrize(
+    ("tie", "stored", "told"),
+    [
+        ("all", "none", ["weight output.weight is not part of this model", "weight decoder.embedding.weight is not part of this model"]),
+        ("decoder", "none", ["weight output.weight is not part of this model"]),
+        ("none", "all", ["weight output.weight is missing", "weight decoder.embedding.weight is missing"]),
+        ("none", "decoder", ["weight output.weight is missing"]),
+    ],
+)
+def test_weights_of_another_tying_are_refused_by_name(tie: str, stored: str, told: list[str], tmp_path: Path) -> None:
+    """Reported fault B31: an output matrix that a file has beside the shared one, or lacks, and that nobody misses."""
+    save_bundle(make_bundle(tie=tie), tmp_path / "model")
+    save_bundle(make_bundle(tie=stored), tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").replace(tmp_path / "model" / "model.safetensors")
+    message = refused(tmp_path / "model", *told)
+    assert message.count("; ") == len(told)
 
 
 def test_missing_foreign_and_misshapen_weights_are_named_together(folder: Path) -> None:
@@ -266,6 +338,31 @@ def test_each_missing_tokenizer_is_named(tmp_path: Path) -> None:
     refused(tmp_path / "out", "tokenizer.source.json", "tokenizer.target.json")
 
 
+def test_a_byte_pair_vocabulary_that_is_not_of_bytes_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train([" ".join(WORDS)], kind="bpe", vocabulary_size=300)
+    sizes = {"source_vocabulary": 300, "target_vocabulary": 300}
+    config = Config().with_values(model=SIZES | sizes)
+    save_bundle(Bundle(config, build_model(config.model), tokenizer, tokenizer), tmp_path / "out")
+    path = tmp_path / "out" / "tokenizer.json"
+    whole = json.loads(path.read_bytes())
+    assert load_bundle(tmp_path / "out").source_tokenizer.token(4) == "!"
+
+    last = max(whole["tokenizer"]["model"]["vocab"], key=whole["tokenizer"]["model"]["vocab"].get)
+    for entry, new in ((last, "▁ona"), ("!", "ab!ab")):
+        vocabulary = {new if name == entry else name: id for name, id in whole["tokenizer"]["model"]["vocab"].items()}
+        model = whole["tokenizer"]["model"] | {"vocab": vocabulary, "merges": []}
+        path.write_text(json.dumps(whole | {"tokenizer": whole["tokenizer"] | {"model": model}}), encoding="utf-8")
+        told = "['▁ona'] in it, [] not in it" if entry == last else "[] in it, ['!'] not in it"
+        refused(tmp_path / "out", "tokenizer.json: not a tokenizer, or damaged", "not a byte-level vocabulary", told)
+
+
+@pytest.mark.parametrize("version", [0, 0.5, True, "1", None])
+def test_a_tokenizer_format_that_is_no_version_is_refused(version: object, folder: Path) -> None:
+    document = json.loads((folder / "tokenizer.json").read_bytes())
+    (folder / "tokenizer.json").write_text(json.dumps(document | {"format": version}), encoding="utf-8")
+    refused(folder, "tokenizer.json: not a tokenizer, or damaged", f"format {version!r}")
+
+
 # Settings
 
 
@@ -273,8 +370,21 @@ def test_each_missing_tokenizer_is_named(tmp_path: Path) -> None:
     ("change", "told"),
     [
         (lambda document: document.update(format_version=FORMAT_VERSION + 1), "format version 2 is newer than the 1 this Dragoman reads"),
-        (lambda document: document.update(format_version="one"), "format version one"),
-        (lambda document: document.pop("format_version"), "'format_version'"),
+        *(
+            (
+                lambda document, found=found: document.update(format_version=found),
+                f"format_version={json.dumps(found)} is not a whole number",
+            )
+            for found in (0.5, 1.0, 1e9, True, 0, -1, "1", "one", None, [1])
+        ),
+        (lambda document: document.pop("format_version"), "format_version=null is not a whole number"),
+        *(
+            (lambda document, info=info: document.update(info=info), f"info={json.dumps(info)} is not a JSON object")
+            for info in ([1], None, "text", 3)
+        ),
+        (lambda document: document.update(architecture="recurrent"), 'architecture="recurrent" is not "transformer"'),
+        (lambda document: document.pop("architecture"), 'architecture=null is not "transformer"'),
+        (lambda document: document["config"]["model"].update(max_positions=10**13), "model.max_positions=10000000000000: "),
         (lambda document: document.pop("config"), "'config'"),
         (lambda document: document.update(config=[1]), "not the settings of a Dragoman model"),
         (lambda document: document["config"].update(model=3), "model=3"),
@@ -286,12 +396,32 @@ def test_each_missing_tokenizer_is_named(tmp_path: Path) -> None:
 )
 def test_damaged_settings_are_named(change: Callable[[dict[str, Any]], object], told: str, folder: Path) -> None:
     edit(folder, change)
-    refused(folder, told)
+    message = refused(folder, told)
+    assert ("newer" in message) == ("newer" in told)
 
 
 def test_all_wrong_settings_are_named(folder: Path) -> None:
     edit(folder, lambda document: document["config"]["model"].update(d_model="wide", n_heads=0, dropout=2))
     refused(folder, "config.json", "model.d_model='wide'", "model.n_heads=0", "model.dropout=2")
+
+
+def test_faults_of_settings_tokenizer_and_weights_are_named_together(folder: Path) -> None:
+    edit(folder, lambda document: document["config"]["model"].update(d_model="wide"))
+    edit(folder, lambda document: document.update(info=[], architecture="other", format_version=0.5))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).unlink()
+    wrong = ("model.d_model='wide'", "info=[]", 'architecture="other"', "format_version=0.5")
+    refused(folder, *wrong, "tokenizer.source.json: cannot read", "tokenizer.target.json: cannot read", "model.safetensors: No such file")
+    (folder / "config.json").write_text("[]", encoding="utf-8")
+    (folder / "model.safetensors").write_bytes(b"PK")
+    refused(folder, "not the settings of a Dragoman model", "tokenizer.source.json", "model.safetensors is not a whole safetensors file")
+
+
+def test_more_positions_than_any_model_has_are_refused() -> None:
+    """A table of 10¹³ positions takes more memory than there is."""
+    assert Config().with_values(model={"max_positions": 1_000_000}).model.max_positions == 1_000_000
+    with pytest.raises(UsageError, match=r"model\.max_positions=10000000000000: .*1000000"):
+        Config().with_values(model={"max_positions": 10**13})
 
 
 @pytest.mark.parametrize(
@@ -306,7 +436,8 @@ def test_something_else_named_config_json_is_refused(content: bytes, folder: Pat
 # Which folder
 
 
-def test_a_run_means_its_best_checkpoint_or_else_its_last(tmp_path: Path) -> None:
+def test_a_run_means_its_best_checkpoint_or_else_its_last(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="dragoman")
     run = tmp_path / "run"
     for step in (5, 10):
         save_bundle(replace(make_bundle(), info={"step": step}), run / "checkpoints" / f"step-{step:06}")
@@ -317,8 +448,11 @@ def test_a_run_means_its_best_checkpoint_or_else_its_last(tmp_path: Path) -> Non
     mark_checkpoint(run, "best", run / "checkpoints" / "step-000005")
     assert load_bundle(run).info["step"] == 5
     assert load_bundle(run / "checkpoints" / "step-000010").info["step"] == 10
+    assert caplog.messages == []
     mark_checkpoint(run, "best", run / "checkpoints" / "step-000099")
     assert load_bundle(run).info["step"] == 10
+    best = run / "checkpoints" / "best"
+    assert caplog.messages == [f"{best}: the checkpoint that it names is gone; using the last, step-000010, until another is the best"]
 
 
 def test_nothing_and_something_else_are_told_apart(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """evaluate, score, average and inspect at the command line, on models with random weights that are their own reference."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,10 @@ def test_given_translations_score_as_the_search_scored_them(model: Path, own: Pa
     assert [int(row[1]) for row in rows] == [len(record["tokens"]) for record in given]
     assert [row[2] for row in rows] == [record["target"] for record in given]
 
+    rows = [line.split("\t") for line in run("score", model, "--test", own, "--alpha", 0.6, "--text").splitlines()]
+    assert [float(row[2]) for row in rows] == pytest.approx([record["score"] for record in given], abs=1e-5)
+    assert [row[3] for row in rows] == [record["target"] for record in given]
+
     raw = [json.loads(line)["score"] for line in run("score", model, "--test", own, "--alpha", 0, "--json").splitlines()]
     assert raw == pytest.approx([record["log_probability"] for record in given], abs=1e-5)
 
@@ -126,17 +132,20 @@ def test_lines_with_other_breaks_or_an_empty_side_are_scored_too(model: Path, tm
     assert json.loads(run("evaluate", model, "--test", tmp_path / "t", "--json"))["sentences"] == 4
 
 
+def save_checkpoint(run: Path, model: Path, step: int, *, every: int = 10) -> None:
+    """A checkpoint of random weights in a run that evaluates after so many steps."""
+    bundle = load_bundle(model)
+    config = bundle.config.with_values(training={"evaluate_every": every})
+    changed = replace(bundle, config=config, model=build_model(config.model, seed=step), info={"step": step})
+    save_bundle(changed, run / "checkpoints" / f"step-{step:06}")
+
+
 @pytest.fixture
 def checkpoints(model: Path, tmp_path: Path) -> Path:
     """A run with three checkpoints of different weights, a log and a record."""
     folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    bundle = load_bundle(model)
     for step in (10, 20, 30):
-        changed = Bundle(
-            bundle.config, build_model(bundle.config.model, seed=step), bundle.source_tokenizer, bundle.target_tokenizer, {"step": step}
-        )
-        save_bundle(changed, folder / "checkpoints" / f"step-{step:06}")
+        save_checkpoint(folder, model, step)
     mark_checkpoint(folder, "best", folder / "checkpoints" / "step-000020")
     mark_checkpoint(folder, "last", folder / "checkpoints" / "step-000030")
     records: list[dict[str, Any]] = []
@@ -162,6 +171,41 @@ def test_an_average_of_more_than_there_are_is_refused(checkpoints: Path, tmp_pat
     assert main(["average", str(checkpoints), "--last", "4", "--out", str(tmp_path / "mean")]) == 1
     assert "--last 4 but the run has 3;" in capsys.readouterr().err
     assert not (tmp_path / "mean").exists()
+
+
+def test_the_last_are_those_in_a_row(checkpoints: Path, model: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """An old best one is beside them, whatever training.keep is; the last may be nearer, and a resume may change the distance."""
+    save_checkpoint(checkpoints, model, 40)
+    for step in (10, 30):
+        shutil.rmtree(checkpoints / "checkpoints" / f"step-{step:06}")
+    save_checkpoint(checkpoints, model, 50)
+    save_checkpoint(checkpoints, model, 53)
+    save_checkpoint(checkpoints, model, 60, every=20)
+    (checkpoints / "checkpoints" / "step-notes").mkdir()
+
+    def average(last: int) -> int:
+        return main(["average", str(checkpoints), "--last", str(last), "--out", str(tmp_path / f"mean{last}")])
+
+    assert average(5) == 1
+    told = capsys.readouterr().err
+    stray = checkpoints / "checkpoints" / "step-000020"
+    assert told.startswith(
+        f"dragoman: {stray}: not one of the last 5, for it is 20 steps older than step-000040 and checkpoints of this run"
+    )
+    assert "training.evaluate_every=10 apart (kept as the best), so only 4 are in a row; give a smaller N" in told
+    assert told.count("\n") == 1
+    assert average(4) == 0
+    info = load_bundle(tmp_path / "mean4").info
+    assert info == {"step": 60, "average_of": [f"step-{step:06}" for step in (40, 50, 53, 60)]}
+
+    mark_checkpoint(checkpoints, "best", checkpoints / "checkpoints" / "step-000060")
+    assert average(5) == 1
+    assert "(those between are gone)" in capsys.readouterr().err
+
+
+def test_a_name_that_is_taken_is_said_before_the_run_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["average", str(tmp_path / "no run"), "--last", "2", "--out", str(tmp_path)]) == 1
+    assert f"dragoman: {tmp_path}: already exists" in capsys.readouterr().err
 
 
 def test_facts_of_a_model(model: Path, run: Run) -> None:
@@ -204,6 +248,39 @@ def test_facts_of_a_run(checkpoints: Path, run: Run) -> None:
     assert facts["model"]["info"] == {"step": 20}
     assert facts["problems"] == ["the validation loss rose from 3.500 at step 20 to 4.500 at step 30"]
     assert "looks wrong     the validation loss rose" in run("inspect", checkpoints)
+
+
+def test_a_run_whose_best_checkpoint_is_gone_uses_its_last_and_says_so(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(checkpoints / "checkpoints" / "step-000020")
+    assert main(["inspect", str(checkpoints), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["model"]["info"] == {"step": 30}
+    assert err.startswith("dragoman: warning: ")
+    assert "best: the checkpoint that it names is gone; using the last, step-000030" in err
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '"text"'])
+def test_a_record_of_a_run_that_is_none_is_one_line(content: str, checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkpoints / "run.json").write_text(content)
+    assert main(["inspect", str(checkpoints)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"dragoman: {checkpoints / 'run.json'}: not the facts of a run")
+    assert err.count("\n") == 1
+
+
+def test_the_types_on_disk_are_told(model: Path, tmp_path: Path, run: Run) -> None:
+    bundle = load_bundle(model)
+    bundle.model.encoder.bfloat16()  # with the embedding that all share
+    save_bundle(bundle, tmp_path / "half")
+    assert json.loads(run("inspect", tmp_path / "half", "--json"))["weight_types"] == ["bfloat16", "float32"]
+
+
+def test_memory_that_torch_is_refused_is_one_line(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dragoman.bundle.build_model", lambda config: torch.empty(1 << 60, dtype=torch.uint8, device="cpu"))
+    assert main(["inspect", str(model)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("dragoman: out of memory; ")
+    assert err.count("\n") == 1
 
 
 def test_what_looks_wrong_with_a_run(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,8 @@ def _known_mishap(error: Exception) -> tuple[str, int]:
     """Sentence and exit status of an exception that is a user's condition and not a fault of the program; empty for any other."""
     if isinstance(error, typer.Abort):
         return "interrupted", 130
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    refused = isinstance(error, RuntimeError) and "allocate memory" in str(error)  # torch has no type for it on the CPU
+    if refused or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "out of memory; use smaller batches (training.batch_tokens), a smaller model, or another device", 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's and click's usage errors, wherever they live
         context = getattr(error, "ctx", None)

@@ -1,5 +1,6 @@
 """``dragoman average``: the mean of a run's last checkpoints (Section 6.1)."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -21,14 +22,31 @@ def average(
     """Average the last N checkpoints of a run into one model, weight by weight (Section 6.1), and print its folder."""
     if quiet:
         hush()
-    from dragoman.bundle import average_bundles, list_checkpoints, load_bundle
+    from dragoman.bundle import average_bundles
+    from dragoman.files import require_new
 
-    checkpoints = list_checkpoints(run)
-    # Beside the newest training.keep there may be an older best one, which belongs to no average of the last.
-    newest = checkpoints[-load_bundle(checkpoints[-1]).config.training.keep :] if checkpoints else []
-    if len(newest) < last:
-        raise DragomanError(f"{run}: --last {last} but the run has {len(newest)}; give a smaller N, or train with more training.keep")
-    chosen = newest[-last:]
+    require_new(out)
+    chosen = _newest(run, last)
     average_bundles(chosen, out)
     notify(f"averaged {', '.join(folder.name for folder in chosen)}")
     print(out)
+
+
+def _newest(run: Path, last: int) -> list[Path]:
+    """The newest checkpoints in a row; DragomanError when there are fewer, as when an old one is there only because it is the best."""
+    from dragoman.bundle import list_checkpoints, load_config, marked_checkpoint, step_of
+
+    checkpoints = list_checkpoints(run)
+    remedy = "give a smaller N, or train with more training.keep"
+    if len(checkpoints) < last:
+        raise DragomanError(f"{run}: --last {last} but the run has {len(checkpoints)}; {remedy}")
+    chosen = checkpoints[-last:]
+    for place, (older, newer) in enumerate(pairwise(chosen), start=1):
+        gap, every = step_of(newer) - step_of(older), load_config(newer).training.evaluate_every
+        if gap > every:
+            why = "kept as the best" if older == marked_checkpoint(run, "best") else "those between are gone"
+            raise DragomanError(
+                f"{older}: not one of the last {last}, for it is {gap:,} steps older than {newer.name} and checkpoints of this run are "
+                f"training.evaluate_every={every:,} apart ({why}), so only {last - place} are in a row; {remedy}"
+            )
+    return chosen

@@ -51,7 +51,6 @@ def _model_facts(path: Path) -> dict[str, Any]:
     bundle = load_bundle(folder)
     document = json.loads((folder / "config.json").read_bytes())
     data = bundle.config.data
-    weights = list(bundle.model.parameters())
     return {
         "kind": "model",
         "path": str(folder),
@@ -59,8 +58,8 @@ def _model_facts(path: Path) -> dict[str, Any]:
         "format_version": document["format_version"],
         "dragoman_version": document.get("dragoman_version"),
         "languages": {"source": data.source, "target": data.target},
-        "parameters": sum(weight.numel() for weight in weights),
-        "weight_types": sorted({str(weight.dtype).removeprefix("torch.") for weight in weights}),
+        "parameters": sum(weight.numel() for weight in bundle.model.parameters()),
+        "weight_types": _weight_types(folder),
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "vocabulary": {
             "tokenizer": bundle.source_tokenizer.kind,
@@ -72,6 +71,15 @@ def _model_facts(path: Path) -> dict[str, Any]:
         "settings": bundle.config.model_dump(mode="json"),
         "problems": _model_problems(bundle),
     }
+
+
+def _weight_types(folder: Path) -> list[str]:
+    """The types that the weights are stored in, such as float32."""
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        types = {file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118 - not a mapping
+    return sorted(str(dtype).removeprefix("torch.") for dtype in types)
 
 
 def _model_problems(bundle: "Bundle") -> list[str]:
@@ -104,7 +112,7 @@ def _run_facts(run: Path) -> dict[str, Any]:
     evaluations = [entry for entry in log if entry.get("t") == "eval"]
     marks = {mark: marked_checkpoint(run, mark) for mark in ("best", "last")}
     best = marks["best"]
-    best_step = int(best.name.removeprefix("step-")) if best else None
+    best_step = int(best.name.removeprefix("step-")) if best and best.name.removeprefix("step-").isdecimal() else None
     has_model = any(marks.values())
     return {
         "kind": "run",

@@ -13,11 +13,13 @@ Record = dict[str, Any]
 def read_run(run: Path) -> dict[str, Any]:
     """The facts of run.json; empty when there is none yet. Raises DragomanError when it is damaged."""
     try:
-        facts: dict[str, Any] = json.loads((run / "run.json").read_bytes())
+        facts = json.loads((run / "run.json").read_bytes())
+        if not isinstance(facts, dict):
+            raise ValueError("not a JSON object")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise DragomanError(f"{run / 'run.json'}: cannot read it ({error}); restore the file or start a new run") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DragomanError(f"{run / 'run.json'}: not the facts of a run ({error}); restore the file or start a new run") from None
     return facts
 
 
@@ -33,7 +35,7 @@ def read_log(run: Path) -> tuple[list[Record], int]:
             record = json.loads(line)
         except ValueError:
             continue
-        if isinstance(record, dict):
+        if isinstance(record, dict) and isinstance(record.get("step", 0), int) and isinstance(record.get("loss", 0.0), int | float):
             records.append(record)
     return records, len(lines) - len(records)
 
