@@ -102,8 +102,11 @@ def test_impossible_settings_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="n_best=3 with beam=2"):
         translator.translate(["ona"], beam=2, n_best=3)
     for alpha in (float("nan"), 1e6):
+        for lines in (["ona"], [""]):
+            with pytest.raises(UsageError, match="is not between -10 and 10"):
+                translator.translate(lines, alpha=alpha)
         with pytest.raises(UsageError, match="is not between -10 and 10"):
-            translator.translate(["ona"], alpha=alpha)
+            translator.score(["ona"], ["ona"], alpha=alpha)
 
 
 def test_the_bundles_own_settings_are_the_defaults() -> None:

@@ -124,23 +124,31 @@ def test_standard_output_holds_results_only(
         out, err = capfd.readouterr()
         assert out.count("\n") == 3
         assert "forced" in err
-        assert re.search("^dragoman: warning: line 2\\b.* 200 tokens.* 63\\b", err, re.MULTILINE)
+        assert re.search(f"^dragoman: warning: {text}, line 2\\b.* 200 tokens.* 63\\b", err, re.MULTILINE)
 
         assert main(["translate", str(model), str(text), "--quiet"]) == 0
         quiet_out, quiet_err = capfd.readouterr()
         assert (quiet_out, quiet_err) == (out, "")
 
         assert main(["translate", str(model), str(text)]) == 0
-        assert "dragoman: warning: line 2" in capfd.readouterr().err, "--quiet is over when its command is"
+        assert f"dragoman: warning: {text}, line 2" in capfd.readouterr().err, "--quiet is over when its command is"
 
 
-def test_the_warning_counts_lines_over_chunks_and_files(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a").write_text("ona\n\nbek\n")
-    (tmp_path / "b").write_text("rem\n" + "bek " * 100)
-    assert main(["translate", str(model), str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+def test_the_warning_names_the_file_and_counts_its_lines_over_chunks(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.cli.streams.CHUNK_BYTES", 8)
+    monkeypatch.setattr("dragoman.cli.translate.CHUNK_BYTES", 8)
+    first, second, third = (tmp_path / name for name in ("a", "b", "c.gz"))
+    first.write_text("ona\n\nbek\n")
+    second.write_text("rem\ntilu\n\n" + "bek " * 100)
+    third.write_bytes(gzip.compress(b"rem\n" * 7 + b"bek " * 90))
+    assert main(["translate", str(model), *map(str, (first, second, third)), "--json"]) == 0
     out, err = capfd.readouterr()
-    assert out.count("\n") == 5
-    assert re.search("line 5\\b.* 100 tokens.* 63\\b", err)
+    assert [json.loads(line)["line"] for line in out.splitlines()] == list(range(1, 16))
+    assert re.search(f"warning: {second}, line 4: 100 tokens.* 63\\b", err)
+    assert re.search(f"warning: {third}, line 8: 90 tokens.* 63\\b", err)
+    assert err.count("\n") == 2
 
 
 def variants(lines: list[str]) -> dict[str, bytes]:
@@ -278,6 +286,17 @@ def test_an_output_that_cannot_be_written_is_named(place: str, model: Path, tmp_
     assert main(["translate", str(model), str(tmp_path / "text"), "-o", str(tmp_path / place)]) == 1
     err = capfd.readouterr().err
     assert str(tmp_path / place).rstrip(".") in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("verb", ["translate", "evaluate"])
+def test_an_output_on_a_full_disk_is_named(verb: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("ona\n")
+    texts = [str(tmp_path / "text")] if verb == "translate" else ["--test", f"{tmp_path / 'text'},{tmp_path / 'text'}", "--quiet"]
+    assert main([verb, str(model), *texts, "-o", "/dev/full"]) == 1
+    err = capfd.readouterr().err
+    assert err.startswith("dragoman: /dev/full: cannot write: ")
     assert err.count("\n") == 1
 
 

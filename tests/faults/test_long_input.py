@@ -1,8 +1,10 @@
 """Reported faults of long-input (B13): a line beyond the model's positions is translated in pieces, said so, and harms nobody."""
 
 import logging
+from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +50,32 @@ def test_b13_the_longest_line_that_fits_is_not_split(notices: pytest.LogCaptureF
     (translation,) = translator.translate([" ".join(["ona"] * (POSITIONS - 1))])
     assert len(translation.tokens) <= POSITIONS
     assert notices.records == []
+
+
+def test_learned_positions_end_where_training_ended(notices: pytest.LogCaptureFixture) -> None:
+    bundle = fx_rand(seed=2, positions="learned", max_positions=POSITIONS)
+    bundle = replace(bundle, config=bundle.config.with_values(data={"max_length": 8}))
+    with torch.no_grad():
+        for side in (bundle.model.encoder, bundle.model.decoder):
+            side.positions.weight[8:] = torch.nan  # what training has never moved
+    (whole, pieces) = Translator(bundle).translate([" ".join(["ona"] * 7), " ".join(["ona"] * 8)], max_length=20)
+    assert len(whole.tokens) <= 8
+    assert pieces.tokens.count("</s>") == 2
+    assert [record.message for record in notices.records] == ["line 2: 8 tokens exceed the model's limit of 7; translated in 2 pieces"]
+    for source, target in (("ona " * 8, "ona"), ("ona", "ona " * 8)):
+        with pytest.raises(DragomanError, match="pair 1 has 9 tokens on its longer side and the model takes 8"):
+            Translator(bundle).score([source.strip()], [target.strip()])
+
+
+def test_a_line_longer_than_any_in_training_is_translated_whole_and_named(notices: pytest.LogCaptureFixture) -> None:
+    bundle = fx_rand(seed=2, max_positions=POSITIONS)
+    bundle = replace(bundle, config=bundle.config.with_values(data={"max_length": 8}))
+    known, longer = " ".join(["ona"] * 7), " ".join(["ona"] * 8)
+    (_, translation) = Translator(bundle).translate([known, longer], place="letter.aa", first_line=3)
+    assert translation.tokens.count("</s>") == 1
+    assert [record.message for record in notices.records] == [
+        "letter.aa, line 4: 8 tokens are more than the 7 of the longest sentences in training; translated whole"
+    ]
 
 
 def test_b13_a_run_without_spaces_is_translated_whole(notices: pytest.LogCaptureFixture) -> None:

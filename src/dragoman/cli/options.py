@@ -25,6 +25,8 @@ Alpha = Annotated[
     float | None,
     typer.Option(
         "--alpha",
+        min=-10,
+        max=10,
         help="Exponent of the length penalty: a hypothesis of n tokens, end token included, scores log-probability / ((5 + n) / 6)^alpha. "
         "Larger favours longer output, 0 is the plain log-probability. Default: the model's own setting (0.6 in the paper).",
     ),

@@ -32,7 +32,8 @@ def score(
     """The log-probability of given translations: each target line as the translation of its source line.
 
     One line for each pair, in order: `LOG_PROBABILITY<tab>TOKENS`. The natural logarithm is summed over the target's tokens, the end token
-    included, as in the scores of translate; TOKENS is their number. --json gives the score after the length penalty too.
+    included, as in the scores of translate; TOKENS is their number. With --alpha the score after the length penalty is a third column;
+    --json has it always.
     """
     if quiet:
         hush()
@@ -47,7 +48,9 @@ def score(
             if as_json:
                 sys.stdout.write(_json_line(number, source, target, scored))
             else:
-                columns = [f"{scored.log_probability:.6f}", str(len(scored.tokens)), *([one_line(target)] if text else [])]
+                columns = [f"{scored.log_probability:.6f}", str(len(scored.tokens))]
+                columns += [f"{scored.score:.6f}"] if alpha is not None else []
+                columns += [one_line(target)] if text else []
                 print("\t".join(columns))
 
 

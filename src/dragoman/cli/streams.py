@@ -169,8 +169,10 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     try:
         with stream:
             yield stream
-    except BaseException:
+    except BaseException as error:
         _keep_partial(partial, direct)
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.filename is None:  # of this very stream
+            raise DragomanError(f"{path}: cannot write: {error.strerror or error}; make room there, or give another file") from None
         raise
     if not direct:
         os.replace(partial, path)

@@ -10,7 +10,7 @@ import typer
 from dragoman.cli.options import Alpha, Beam, Device, MaxLength, ModelPath, Quiet
 from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, hush, json_line, notify, one_line, open_descriptor, open_output
 from dragoman.data.formats.lines import COMPRESSED, decode_line, read_lines
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
     from dragoman.decoding.translate import Translation
@@ -35,7 +35,10 @@ def translate(
     n_best: Annotated[int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam.")] = 1,
     scores: Annotated[
         bool,
-        typer.Option("--scores", help="Put the score (log-probability over the length penalty) and a tab before each line."),
+        typer.Option(
+            "--scores",
+            help="Put the score (log-probability over the length penalty) and a tab before each line; --n-best and --json have it anyway.",
+        ),
     ] = False,
     max_length: MaxLength = None,
     as_json: Annotated[
@@ -49,11 +52,13 @@ def translate(
     Only LF or CRLF ends a line. Answers are written as soon as the lines that have arrived are translated, so a program that keeps the
     pipe open gets an answer for each line it sends. An empty line gives an empty line.
 
-    With --n-best N each translation is a line `NUMBER<tab>SCORE<tab>TEXT`, where NUMBER is the input line, from 1. A line break of any
-    kind inside a translation is written as a space; --json keeps the text as it is. With -o the file appears when all is done.
+    With --n-best N each translation is a line `NUMBER<tab>SCORE<tab>TEXT`, where NUMBER is the input line, from 1, over all files. A line
+    break of any kind inside a translation is written as a space; --json keeps the text as it is. With -o the file appears when all is done.
     """
     if quiet:
         hush()
+    if scores and (as_json or n_best > 1):
+        raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
     files = files or [Path("-")]
     _check_files(files)
     from dragoman.decoding.translate import Translator
@@ -62,25 +67,38 @@ def translate(
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
     done = 0
     with open_output(output) as stream:
-        for chunk in _texts(files):
-            translations = translator.translate(chunk, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, first_line=done + 1)
+        for place, first_line, chunk in _texts(files):
+            translations = translator.translate(
+                chunk, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, place=place, first_line=first_line
+            )
             for line, translation in enumerate(translations, start=done + 1):
                 write(stream, line, translation)
             stream.flush()
             done += len(chunk)
 
 
-def _texts(files: list[Path]) -> Iterator[list[str]]:
-    """The lines of all files, in groups that have arrived together; a fault is raised after the lines before it have been given."""
+def _texts(files: list[Path]) -> Iterator[tuple[str, int, list[str]]]:
+    """The lines of all files in groups that have arrived together, each with its file and the number of its first line there.
+
+    A fault is raised after the lines before it have been given.
+    """
     for path in files:
-        if str(path) == "-":
-            _check_standard_input()
-            yield from _decoded(arriving_lines(0, "standard input"), "standard input")
-        elif path.suffix in COMPRESSED:
-            yield from _grouped(read_lines(path))
-        else:
-            with open_descriptor(path) as descriptor:
-                yield from _decoded(arriving_lines(descriptor, str(path)), str(path))
+        place = "standard input" if str(path) == "-" else str(path)
+        first_line = 1
+        for texts in _groups(path, place):
+            yield place, first_line, texts
+            first_line += len(texts)
+
+
+def _groups(path: Path, place: str) -> Iterator[list[str]]:
+    if str(path) == "-":
+        _check_standard_input()
+        yield from _decoded(arriving_lines(0, place), place)
+    elif path.suffix in COMPRESSED:
+        yield from _grouped(read_lines(path))
+    else:
+        with open_descriptor(path) as descriptor:
+            yield from _decoded(arriving_lines(descriptor, place), place)
 
 
 def _check_files(files: list[Path]) -> None:

@@ -39,6 +39,12 @@ def length_penalty(n: int, alpha: float) -> float:
     return float(((5 + n) / 6) ** alpha)
 
 
+def check_alpha(alpha: float) -> None:
+    """Raise UsageError for an exponent beyond ±10, where penalties leave the range of numbers, or one that is no number."""
+    if not -10 <= alpha <= 10:
+        raise UsageError(f"alpha={alpha} is not between -10 and 10; the paper's value is 0.6")
+
+
 @dataclass(frozen=True)
 class _Live:
     """The sentences still searched and their live hypotheses; a total of -∞ marks a place that is empty."""
@@ -79,8 +85,7 @@ def beam_search(
     """
     if not 1 <= n_best <= beam:
         raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
-    if not -10 <= alpha <= 10:
-        raise UsageError(f"alpha={alpha} is not between -10 and 10; the paper's value is 0.6")
+    check_alpha(alpha)
     if min(max_lengths, default=1) < 1:
         raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
-from dragoman.decoding.beam import length_penalty
+from dragoman.decoding.beam import check_alpha, length_penalty
+from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError
 from dragoman.model import Transformer
 
@@ -50,19 +51,20 @@ def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_
 def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, alpha: float, batch_tokens: int) -> list[Scored]:
     """The score of each target as the translation of its source, in order.
 
-    Raises DragomanError when the counts differ, or for a pair with more tokens than the model has positions: nothing is cut.
+    Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts differ or for a pair with more tokens than the model
+    takes: nothing is cut.
     """
+    check_alpha(alpha)
     if len(sources) != len(targets):
         raise DragomanError(f"{len(sources)} sources but {len(targets)} targets; each target needs the source it translates")
     source_tokenizer, target_tokenizer = bundle.source_tokenizer, bundle.target_tokenizer
     source_ids = [[*ids, source_tokenizer.eos] for ids in source_tokenizer.encode_batch(sources)]
     target_ids = [[*ids, target_tokenizer.eos] for ids in target_tokenizer.encode_batch(targets)]
     lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
+    limit = longest_taken(bundle.config)
     for number, length in enumerate(lengths, start=1):
-        if length > bundle.model.max_positions:
-            raise DragomanError(
-                f"pair {number} has {length} tokens on its longer side and the model takes {bundle.model.max_positions}; shorten the pair"
-            )
+        if length > limit:
+            raise DragomanError(f"pair {number} has {length} tokens on its longer side and the model takes {limit}; shorten the pair")
     device = bundle.model.output.weight.device
     scored: dict[int, Scored] = {}
     for batch in batches_of(lengths, batch_tokens=batch_tokens):

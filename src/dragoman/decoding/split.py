@@ -1,10 +1,11 @@
-"""Text that is longer than the model's positions, in pieces that are not: cut where a reader would pause."""
+"""Text that is longer than the model takes, in pieces that are not: cut where a reader would pause."""
 
 import re
 import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dragoman.config import Config
 from dragoman.errors import DragomanError
 
 # Places to cut, the best first; what matches is the white space between two pieces.
@@ -28,6 +29,12 @@ class Piece(NamedTuple):
     separator: str
 
 
+def longest_taken(config: Config) -> int:
+    """The most tokens of a side, end token included: the model's positions, of learned ones those that training has seen."""
+    model = config.model
+    return min(model.max_positions, config.data.max_length) if model.positions == "learned" else model.max_positions
+
+
 def split_text(text: str, *, fits: Callable[[str], bool]) -> list[Piece]:
     """``text`` without white space at its ends, in pieces that fit, nothing left out and as few cuts as halving makes.
 
@@ -45,7 +52,7 @@ def split_text(text: str, *, fits: Callable[[str], bool]) -> list[Piece]:
 def _cut(text: str) -> tuple[int, int]:
     """Where the left part ends and the right part begins."""
     if len(text) < 2:
-        raise DragomanError(f"the character {text!r} alone has more tokens than the model has positions; use a model with more")
+        raise DragomanError(f"the character {text!r} alone has more tokens than the model takes; use a model with more")
 
     def from_middle(span: tuple[int, int]) -> int:
         return abs(sum(span) - len(text))

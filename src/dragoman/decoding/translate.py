@@ -12,9 +12,9 @@ import torch
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.batching import batches_of, pad_rows
-from dragoman.decoding.beam import Hypothesis, beam_search, length_penalty
+from dragoman.decoding.beam import Hypothesis, beam_search, check_alpha, length_penalty
 from dragoman.decoding.score import Scored, score_texts
-from dragoman.decoding.split import split_text
+from dragoman.decoding.split import longest_taken, split_text
 from dragoman.decoding.step import TransformerStep
 from dragoman.devices import pick_device
 
@@ -71,20 +71,22 @@ class Translator:
         n_best: int = 1,
         max_length: int | None = None,
         batch_tokens: int = 16_384,
+        place: str = "",
         first_line: int = 1,
     ) -> list[Translation]:
         """The translation of each text, in order; an empty text, or one of white space, gives an empty one.
 
         ``beam`` and ``alpha`` are the bundle's own when not given. ``max_length`` is the most target tokens, end token included; when not
-        given it is the source's tokens plus the bundle's extra_length; it is never more than the model's positions. A batch has at most
+        given it is the source's tokens plus the bundle's extra_length; it is never more than the model takes. A batch has at most
         ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long for the model is translated in
-        pieces, which are joined with the white space that was between them; a warning names its line, counted from ``first_line``.
-        Raises UsageError for impossible settings.
+        pieces, which are joined with the white space that was between them; a warning names ``place`` and its line, counted from
+        ``first_line``, as another does for a text longer than any in training. Raises UsageError for impossible settings.
         """
         settings = self.bundle.config.decoding
         alpha = settings.alpha if alpha is None else alpha
         beam = settings.beam if beam is None else beam
-        parts = self._parts(texts, first_line)
+        check_alpha(alpha)
+        parts = self._parts(texts, place, first_line)
         all_ids = [part.ids for line in parts for part in line]
         found = iter(self._search(all_ids, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, batch_tokens=batch_tokens))
         return [self._translation([(next(found), part.separator) for part in line], alpha) for line in parts]
@@ -94,27 +96,32 @@ class Translator:
     ) -> list[Scored]:
         """What the model thinks of given translations: each target after its source, the end token included.
 
-        Raises DragomanError when the counts differ or a pair is longer than the model's positions.
+        Raises UsageError for an impossible ``alpha``, DragomanError when the counts differ or a pair is longer than the model takes.
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with self._evaluating():
             return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens)
 
-    def _parts(self, texts: Sequence[str], first_line: int) -> list[list[_Part]]:
+    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[_Part]]:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
         tokenizer = self.bundle.source_tokenizer
-        limit = self.bundle.model.max_positions - 1
+        limit = longest_taken(self.bundle.config) - 1
+        learnt = self.bundle.config.data.max_length - 1
+        before = f"{place}, " if place else ""
         lines: list[list[_Part]] = []
         for number, (text, ids) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True), start=first_line):
             if not ids or not text.strip():
                 lines.append([])
             elif len(ids) <= limit:
                 lines.append([_Part([*ids, tokenizer.eos], "")])
+                if len(ids) > learnt:
+                    notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
+                    _log.warning(notice, before, number, len(ids), learnt)
             else:
                 pieces = split_text(text, fits=lambda piece: len(tokenizer.encode(piece)) <= limit)
                 lines.append([_Part([*tokenizer.encode(piece), tokenizer.eos], separator) for piece, separator in pieces])
-                notice = "line %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
-                _log.warning(notice, number, len(ids), limit, len(pieces))
+                notice = "%sline %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
+                _log.warning(notice, before, number, len(ids), limit, len(pieces))
         return lines
 
     def _search(
@@ -122,7 +129,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses of each source, in order."""
         model, target = self.bundle.model, self.bundle.target_tokenizer
-        extra = self.bundle.config.decoding.extra_length
+        extra, limit = self.bundle.config.decoding.extra_length, longest_taken(self.bundle.config)
         # Rows of the embedding beyond the tokenizer's entries have no text.
         banned = (target.pad, target.bos, *range(len(target), self.bundle.config.model.target_vocabulary))
         found: dict[int, list[Hypothesis]] = {}
@@ -133,7 +140,7 @@ class Translator:
                 longest = [len(ids) + extra if max_length is None else max_length for ids in rows]
                 hypotheses = beam_search(
                     TransformerStep(model), source, source_mask, bos=target.bos, eos=target.eos, banned=banned,
-                    beam=beam, alpha=alpha, max_lengths=[min(length, model.max_positions) for length in longest], n_best=n_best,
+                    beam=beam, alpha=alpha, max_lengths=[min(length, limit) for length in longest], n_best=n_best,
                 )  # fmt: skip
                 found.update(zip(batch, hypotheses, strict=True))
         return [found[place] for place in range(len(sources))]
