@@ -1,11 +1,14 @@
-"""Small bundles for tests of decoding: FX-RAND and FX-TOY of the reported faults."""
+"""Small bundles for tests of decoding: FX-RAND and FX-TOY of the reported faults, and a model that copies any text."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from dragoman.bundle import Bundle
 from dragoman.config import Config
@@ -13,6 +16,9 @@ from dragoman.data.batching import pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.model import build_model
 
+CONTROL_TEXTS = ["ona </s> bek", "<pad><pad> rem", "[SEP]", "<|endoftext|>", "<s>", "<unk>", "<s>ona</s>", "< s >", "</s>"]
+EMOJI = ["🐟", "👩‍🚀", "🇳🇴", "👍🏽"]
+PARK = "我们明天早上去公园散步。"
 _WORDS = "ona bek tilu rem sova kip dal nur afi gost huma jelo lira mok pest quin ruda sil tova ubek vast wim yor zel"
 WORDS = _WORDS.split()
 SIZES = {"d_model": 32, "d_ff": 64, "n_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
@@ -66,3 +72,39 @@ def fx_toy() -> Bundle:
         optimizer.step()
     bundle.model.eval()
     return bundle
+
+
+@cache
+def copier() -> Bundle:
+    """A model of byte pairs that copies: trained for some seconds on random ids, so that it knows no text and repeats any, byte by byte."""
+    tokenizer = Tokenizer.train([" ".join(WORDS), " ".join(EMOJI), PARK, *CONTROL_TEXTS] * 4, kind="bpe", vocabulary_size=420)
+    sizes = {"d_model": 64, "d_ff": 128, "n_heads": 4, "encoder_layers": 1, "decoder_layers": 1, "tie": "all"}
+    bundle = make_bundle(tokenizer, tokenizer, **sizes)
+    optimizer = torch.optim.Adam(bundle.model.parameters(), betas=(0.9, 0.98))
+    random_ids = torch.Generator().manual_seed(1)
+    steps = 500
+    for step in range(1, steps + 1):
+        optimizer.param_groups[0]["lr"] = 0.006 * min(step / 100, 1.02 - step / steps)
+        length = int(torch.randint(2, 13, (1,), generator=random_ids))
+        ids = torch.randint(4, len(tokenizer), (256 // length, length), generator=random_ids)
+        ids = ids[:, torch.randint(length, (length,), generator=random_ids)]  # tokens come twice, as they do in text
+        ids[:, -1] = tokenizer.eos
+        target_input = torch.cat((torch.full_like(ids[:, :1], tokenizer.bos), ids[:, :-1]), 1)
+        loss = F.cross_entropy(bundle.model(ids, target_input).flatten(0, 1), ids.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(bundle.model.parameters(), 1.0)
+        optimizer.step()
+    bundle.model.eval()
+    return bundle
+
+
+@contextmanager
+def ids_seen(bundle: Bundle) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """What the encoder and the decoder are given until the block ends, call by call."""
+    seen: tuple[list[Tensor], list[Tensor]] = [], []
+    sides = zip((bundle.model.encoder, bundle.model.decoder), seen, strict=True)
+    hooks = [side.register_forward_pre_hook(lambda _, given, calls=calls: calls.append(given[0].clone())) for side, calls in sides]
+    yield seen
+    for hook in hooks:
+        hook.remove()

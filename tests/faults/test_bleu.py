@@ -1,15 +1,20 @@
 """Reported faults B59 and B61: references in the wrong shape, and a word splitter that does not fit the language."""
 
+import json
 import logging
+from pathlib import Path
 
 import pytest
 
+from dragoman.bundle import save_bundle
+from dragoman.cli import main
 from dragoman.errors import DragomanError, UsageError
 from dragoman.evaluation.metrics import corpus_scores, exact_matches
+from small_bundles import PARK, copier
 
 HYPOTHESES = ["The ferry left at nine.", "Two cats slept on the warm roof.", "Nobody answered the old phone."]
 REFERENCES = ["The ferry left at nine.", "Two cats were sleeping on the roof.", "No one picked up the old telephone."]
-PARK, ALMOST_PARK = "我们明天早上去公园散步。", "我们明天上午去公园散步。"
+ALMOST_PARK = "我们明天上午去公园散步。"
 
 
 def test_the_published_value_and_signature() -> None:
@@ -76,6 +81,21 @@ def test_chinese_needs_its_splitter(caplog: pytest.LogCaptureFixture, monkeypatc
     assert corpus_scores([PARK], [[ALMOST_PARK]]).bleu == pytest.approx(0.0)
     assert corpus_scores([PARK], [[PARK]]).bleu == pytest.approx(0.0)
     assert "choose zh" in caplog.text
+
+
+def test_evaluation_of_a_model_takes_the_splitter_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    save_bundle(copier(), tmp_path / "model")
+    (tmp_path / "test.tsv").write_text(f"{PARK}\t{ALMOST_PARK}\n", encoding="utf-8")
+    found = {}
+    for splitter in ("zh", "13a"):
+        arguments = ["evaluate", tmp_path / "model", "--test", tmp_path / "test.tsv", "--tokenize", splitter, "--json", "--device", "cpu"]
+        assert main(list(map(str, arguments))) == 0
+        out, err = capfd.readouterr()
+        found[splitter] = json.loads(out)
+        assert ("choose zh" in err) == (splitter == "13a")
+    assert found["zh"]["bleu"] == corpus_scores([PARK], [[ALMOST_PARK]], tokenize="zh").bleu
+    assert found["13a"]["bleu"] == pytest.approx(0.0)
+    assert ("tok:zh" in found["zh"]["bleu_signature"], "tok:13a" in found["13a"]["bleu_signature"]) == (True, True)
 
 
 def test_unknown_splitters_are_named_with_the_known_ones() -> None:

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.bundle import load_bundle, save_bundle
 from dragoman.data.batching import ordered_batches, plan_batches
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.pairs import read_pairs
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError
+from small_bundles import make_bundle
 
 
 def test_b45_quotes_in_a_tsv_are_ordinary_characters(tmp_path: Path) -> None:
@@ -36,6 +39,13 @@ def test_b47_entries_of_unusual_spaces_survive_the_file(tmp_path: Path) -> None:
     assert [loaded.token(id) for id in range(len(loaded))] == [tokenizer.token(id) for id in range(len(tokenizer))]
     assert {loaded.token(id) for id in range(4, len(loaded))} == set(entries)
     assert loaded.encode(" ".join(entries)) == tokenizer.encode(" ".join(entries))
+
+    before = make_bundle(tokenizer, tokenizer, tie="none")
+    save_bundle(before, tmp_path / "model")
+    texts = [*entries, " ".join(entries), "tam lor\u00a0 # tam\u00a0"]
+    translations = Translator(before).translate(texts)
+    assert Translator(load_bundle(tmp_path / "model")).translate(texts) == translations
+    assert {token for translation in translations for token in translation.tokens} & set(entries)
 
 
 def test_unequal_line_counts_name_counts_and_the_first_suspicious_line(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
-"""Reported faults of unusual characters and of special tokens in text, where text becomes ids."""
+"""Reported faults of unusual characters and of special tokens in text: where text becomes ids, and through models."""
 
+import json
 import unicodedata
 from pathlib import Path
 
 import pytest
 
+from dragoman.bundle import save_bundle
+from dragoman.cli import main
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.decoding.translate import Translator
+from small_bundles import CONTROL_TEXTS, EMOJI, copier, ids_seen, make_bundle
 
-CONTROL_TEXTS = ["ona </s> bek", "<pad><pad> rem", "[SEP]", "<|endoftext|>", "<s>", "<unk>", "<s>ona</s>", "< s >", "</s>"]
+COMPATIBLE = "\ufb01\u2461\u212b\u00bd\ufe30\uff0c"
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +21,7 @@ def bpe() -> Tokenizer:
     return Tokenizer.train(["ona bek rem sova", "ANO KEB MER AVOS", *CONTROL_TEXTS] * 9, kind="bpe", vocabulary_size=400)
 
 
-@pytest.mark.parametrize("emoji", ["🐟", "👩‍🚀", "🇳🇴", "👍🏽", "🦤"])
+@pytest.mark.parametrize("emoji", [*EMOJI, "🦤"])
 def test_b51_an_emoji_is_kept_and_ends_nothing(bpe: Tokenizer, emoji: str) -> None:
     around = bpe.encode("ona bek"), bpe.encode("rem sova")
     ids = bpe.encode(f"ona bek {emoji} rem sova")
@@ -34,9 +39,21 @@ def test_b51_no_piece_of_a_character_leaves_broken_text(bpe: Tokenizer) -> None:
             "".join(bpe.token(id) for id in ids[start:stop]).encode()
 
 
+def test_b51_words_around_an_emoji_are_translated_and_it_comes_out_byte_for_byte(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    texts = [f"ona bek {emoji} rem sova" for emoji in [*EMOJI, "🦤"]]  # the last is in no text that the tokenizer has seen
+    save_bundle(copier(), tmp_path / "model")
+    (tmp_path / "text").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    assert main(["translate", str(tmp_path / "model"), str(tmp_path / "text"), "--device", "cpu"]) == 0
+    assert capfdbinary.readouterr().out == (tmp_path / "text").read_bytes()
+    assert main(["translate", str(tmp_path / "model"), str(tmp_path / "text"), "--device", "cpu", "--json"]) == 0
+    assert [json.loads(line)["text"] for line in capfdbinary.readouterr().out.decode().splitlines()] == texts
+
+
 @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
 def test_b53_the_normal_form_is_part_of_the_tokenizer(tmp_path: Path, kind: str) -> None:
-    text = "\ufb01\u2461\u212b\u00bd\ufe30\uff0c"
+    text = COMPATIBLE
     identity = Tokenizer.train([text], kind=kind, vocabulary_size=400)
     assert identity.decode(identity.encode(text)) == text
     nfkc = Tokenizer.train([text], kind=kind, vocabulary_size=400, normalization="nfkc")
@@ -46,6 +63,26 @@ def test_b53_the_normal_form_is_part_of_the_tokenizer(tmp_path: Path, kind: str)
     assert loaded.decode(loaded.encode(text)).startswith("fi2\u00c51\u20442")
 
 
+def test_b53_training_translation_and_scoring_see_the_same_ids(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train([COMPATIBLE], kind="bpe", vocabulary_size=400, normalization="nfkc")
+    ids = tokenizer.encode(unicodedata.normalize("NFKC", COMPATIBLE))
+    corpus = Corpus.build(
+        tmp_path / "train",
+        [(COMPATIBLE, COMPATIBLE)],
+        source_tokenizer=tokenizer,
+        target_tokenizer=tokenizer,
+        max_length=99,
+        batch_tokens=99,
+    )
+    assert corpus[0][0].tolist() == corpus[0][1].tolist() == [*ids, tokenizer.eos]
+    bundle = make_bundle(tokenizer, tokenizer)
+    with ids_seen(bundle) as (sources, targets):
+        Translator(bundle).translate([COMPATIBLE], max_length=1)
+        Translator(bundle).score([COMPATIBLE], [COMPATIBLE])
+    assert [source.tolist() for source in sources] == [[[*ids, tokenizer.eos]]] * 2
+    assert targets[-1].tolist() == [[tokenizer.bos, *ids]]
+
+
 def test_b55_text_of_a_special_token_stays_text(bpe: Tokenizer) -> None:
     special = {bpe.pad, bpe.bos, bpe.eos, bpe.unk}
     for text in CONTROL_TEXTS:
@@ -53,6 +90,13 @@ def test_b55_text_of_a_special_token_stays_text(bpe: Tokenizer) -> None:
         assert not special & set(ids)
         assert bpe.decode(ids) == text
     assert set(bpe.encode("ona")) | set(bpe.encode("bek")) <= set(bpe.encode("ona </s> bek"))
+
+
+def test_b55_words_around_the_text_of_a_special_token_are_translated() -> None:
+    texts = [*CONTROL_TEXTS, "dal <s> nur gost", "<unk> kip </s>"]
+    for text, translation in zip(texts, Translator(copier()).translate(texts), strict=True):
+        assert translation.text == text
+        assert translation.tokens.count("</s>") == 1
 
 
 def test_b55_among_words_it_is_an_unknown_word() -> None:
@@ -82,3 +126,19 @@ def test_b57_each_side_is_encoded_with_its_own_tokenizer(tmp_path: Path) -> None
     assert target_ids == [*target.encode("ANO ona"), target.eos]
     assert source.encode("ona ANO") != target.encode("ona ANO")
     assert target.decode(target_ids) == "ANO ona"
+
+
+def test_b57_each_side_of_a_model_is_its_own_tokenizers() -> None:
+    source = Tokenizer.train(["ona bek"] * 9, kind="bpe", vocabulary_size=300)
+    target = Tokenizer.train(["ANO KEB"] * 9, kind="bpe", vocabulary_size=300)
+    bundle = make_bundle(source, target)
+    both = "ona ANO"
+    assert source.encode(both) != target.encode(both)
+    with ids_seen(bundle) as (sources, targets):
+        (translation,) = Translator(bundle).translate([both])
+        (scored,) = Translator(bundle).score([both], [both])
+    assert [ids.tolist() for ids in sources] == [[[*source.encode(both), source.eos]]] * 2
+    assert targets[-1].tolist() == [[target.bos, *target.encode(both)]]
+    assert scored.tokens == tuple(target.token(token) for token in [*target.encode(both), target.eos])
+    entries = {target.token(token): token for token in range(len(target))}
+    assert translation.text == target.decode(entries[token] for token in translation.tokens)
