@@ -250,7 +250,16 @@ def test_empty_sides_and_long_pairs_are_counted_and_lines_keep_their_numbers(tmp
 
 
 def test_the_run_folder(finished: Path) -> None:
-    assert {path.name for path in finished.iterdir()} == {"run.json", "config.toml", "log.jsonl", "tokenizer.json", "checkpoints", "corpus"}
+    assert {path.name for path in finished.iterdir()} == {
+        "run.json",
+        "config.toml",
+        "log.jsonl",
+        "tokenizer.json",
+        "checkpoints",
+        "corpus",
+        "samples",
+        "report.html",
+    }
     assert {path.name for path in (finished / "checkpoints").iterdir()} == {
         "best", "last", "step-000005", "step-000010", "step-000012"
     }  # fmt: skip
@@ -288,7 +297,7 @@ def test_the_log_has_every_record(finished: Path) -> None:
     steps = records(finished, "train")
     assert [record["step"] for record in steps] == list(range(1, 13))
     for record in steps:
-        assert record.keys() == {"t", "time", "step", "epoch", "loss", "nll", "ppl", "acc", "lr", "grad_norm", "tok_s", "seconds"}
+        assert record.keys() == {"t", "time", "step", "epoch", "loss", "nll", "ppl", "acc", "lr", "grad_norm", "tok_s", "seconds", "mem"}
         assert record["lr"] == 0.01
         assert record["grad_norm"] > 0
         assert 0 <= record["acc"] <= 1
@@ -296,7 +305,7 @@ def test_the_log_has_every_record(finished: Path) -> None:
     evaluations = records(finished, "eval")
     assert [record["step"] for record in evaluations] == [5, 10, 12]
     for record in evaluations:
-        assert record.keys() == {"t", "time", "step", "loss", "nll", "ppl", "acc", "bleu", "chrf", "signature", "seconds"}
+        assert record.keys() == {"t", "time", "step", "loss", "nll", "ppl", "acc", "bleu", "chrf", "signature", "samples", "seconds"}
         assert record["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp")
     assert [(record["event"], record["step"]) for record in records(finished, "event")] == [("start", 0), ("stop", 12)]
 
@@ -311,10 +320,8 @@ def test_validation_scores_are_those_of_the_greedy_translations(data: Path, fini
 
 
 def test_the_best_checkpoint_has_the_best_score(finished: Path) -> None:
-    evaluations = records(finished, "eval")
-    best = max(record["bleu"] for record in evaluations)
-    first = next(record["step"] for record in evaluations if record["bleu"] == best)
-    assert marked(finished, "best") == f"step-{first:06}"
+    best = max(records(finished, "eval"), key=lambda record: (record["bleu"], -record["loss"]))
+    assert marked(finished, "best") == f"step-{best['step']:06}"
 
 
 def test_plain_lines_on_standard_error_only(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,11 +331,13 @@ def test_plain_lines_on_standard_error_only(data: Path, tmp_path: Path, capsys: 
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", err)
     lines = err.splitlines()
     assert lines[0].startswith("aa→bb  40 pairs  vocabulary 52  1+1 layers  d_model 16  ")
-    assert [line.split("  ")[0] for line in lines[1:5]] == ["3/6", "step 5", "6/6", "step 6"]
-    assert re.fullmatch(r"3/6  loss \d\.\d{3}  ppl [\d.]+  acc [\d.]+%  lr 1.0e-02  \|g\| [\d.]+  [\d.]+k tok/s  ETA 0:0\d", lines[1])
-    assert re.fullmatch(r"step 5  valid loss [\d.]+  ppl [\d.]+  BLEU [\d.]+  chrF [\d.]+  \(best\)  [\d.]+ s", lines[2])
-    assert lines[5].startswith("all steps done at step 6; the best checkpoint is step ")
-    assert lines[-1] == f"  dragoman train --resume --out {tmp_path / 'run'} --max-steps 12"
+    told = [line for line in lines if re.match(r"\d/6|✓", line)]
+    assert [line.split("  ")[0] for line in told] == ["3/6", "✓ step 5", "6/6", "✓ step 6"]
+    assert re.fullmatch(r"3/6  loss \d\.\d{3}  ppl [\d.]+  acc [\d.]+%  lr 1.0e-02  \|g\| [\d.]+  [\d.]+k tok/s  ETA 0:0\d", told[0])
+    assert re.fullmatch(r"✓ step 5  valid loss [\d.]+  ppl [\d.]+  BLEU [\d.]+ \(best\)  chrF [\d.]+  [\d.]+ s", told[1])
+    farewell = lines[-5:]
+    assert farewell[0].startswith("all steps done at step 6; the best checkpoint is step ")
+    assert farewell[3:] == [f"  dragoman train --resume --out {tmp_path / 'run'} --max-steps 12", f"  {tmp_path / 'run' / 'report.html'}"]
 
 
 def on_screen(text: str) -> list[str]:
@@ -357,13 +366,13 @@ def test_on_a_terminal_progress_is_rewritten_in_place(width: int, tmp_path: Path
     with RunLog(tmp_path, console=Screen(file=screen, force_terminal=True, width=width), max_steps=100) as log:
         log.train({"step": 25, **facts}, seconds_left=3700)
         shown.append(" ".join(on_screen(screen.getvalue())))
-        log.evaluation({"step": 25, "loss": 2.0, "ppl": 7.0, "bleu": 12.345, "chrf": 30.0, "seconds": 1.0}, best=True)
+        log.evaluation({"step": 25, "loss": 2.0, "ppl": 7.0, "bleu": 12.345, "chrf": 30.0, "seconds": 1.0}, best={"bleu": 0.5})
         log.train({"step": 50, **facts}, seconds_left=65)
         shown.append(" ".join(on_screen(screen.getvalue())))
     first, second = (" ".join(text.split()) for text in shown)
     bars = [f"{'━' * filled}{'─' * (28 - filled)}" for filled in (7, 14)]
     assert first == f"25/100 {bars[0]} 25% loss 2.500 ppl 7.39 acc 25.0% lr 1.0e-03 |g| 1.50 1.2k tok/s ETA 1:01:40"
-    evaluation = "step 25  valid loss 2.000  ppl 7.00  BLEU 12.35  chrF 30.00  (best)  1.0 s"
+    evaluation = "✓ step 25  valid loss 2.000  ppl 7.00  BLEU 12.35 (best, +0.50)  chrF 30.00  1.0 s"
     assert second.startswith(f"{' '.join(evaluation.split())} 50/100 {bars[1]} 50% ")
     assert second.endswith("ETA 1:05")
     assert on_screen(screen.getvalue()) == [evaluation]
@@ -407,7 +416,7 @@ def test_seed_zero_is_a_seed(data: Path, tmp_path: Path) -> None:
 def test_the_time_is_up(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert train(run, data, *valid(data), "--max-minutes", "0.00001") == 0
-    assert capsys.readouterr().err.splitlines()[-1] == f"  dragoman train --resume --out {run} --max-minutes 2e-05"
+    assert capsys.readouterr().err.splitlines()[-2] == f"  dragoman train --resume --out {run} --max-minutes 2e-05"
     assert list(checkpoints(run)) == [1]
     assert records(run, "event")[-1]["reason"] == "max_minutes"
     assert [record["step"] for record in records(run, "eval")] == [1]
