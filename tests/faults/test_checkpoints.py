@@ -302,3 +302,12 @@ def test_what_a_killed_process_had_still_to_remove_is_removed_at_resuming(
     assert len(checkpoints(run)) > len(checkpoints(undisturbed[0]))
     assert steps_of(data, run) == 0
     assert list(checkpoints(run)) == list(checkpoints(undisturbed[0]))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_what_a_killed_process_was_removing_is_removed_at_resuming(data: Path, tmp_path: Path) -> None:
+    run, marks = tmp_path / "run", tmp_path / "run" / "checkpoints"
+    killed_once(lambda: any(marks.glob(".*.removed")), data, run)
+    assert any(marks.glob(".*.removed"))
+    assert train(run, None, "--quiet", "--max-steps", "2") == 0
+    assert not any(marks.glob(".*"))
