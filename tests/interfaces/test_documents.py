@@ -3,14 +3,15 @@
 import ast
 import os
 import re
-import stat
 import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from warm_command import warm_command
 
 PROJECT = Path(__file__).parents[2]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
@@ -107,39 +108,38 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
-SHIM = """\
-#!{python}
-import sys
-from dragoman.cli import main
-sizes = ["training.max_steps=2", "training.evaluate_every=1", "training.batch_tokens=512", "decoding.extra_length=5"]
-sizes += ["model.d_model=16", "model.d_ff=16", "model.encoder_layers=1", "model.decoder_layers=1"]
-quick = [word for size in sizes for word in ("--set", size)]
-sys.exit(main(sys.argv[1:] + (quick if sys.argv[1] == "train" else [])))
-"""
+QUICK = [
+    *("--set", "training.max_steps=2", "--set", "training.evaluate_every=1", "--set", "training.batch_tokens=512"),
+    *("--set", "decoding.extra_length=5", "--set", "model.d_model=16", "--set", "model.d_ff=16"),
+    *("--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1"),
+]
 PAIRS = [("A man rides a horse.", "Ein Mann reitet ein Pferd."), ("Two dogs play.", "Zwei Hunde spielen.")]
 
 
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A ``dragoman`` that is quick to start and trains for two steps only."""
+    script = tmp_path_factory.mktemp("bin") / "dragoman"
+    with warm_command(script, more=QUICK):
+        yield script
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Path:
-    """A folder as the pages suppose: my/train, my/valid, my/test and a letter, and a ``dragoman`` that trains for two steps only."""
+def desk(command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder as the pages suppose it: my/train, my/valid, my/test and a letter."""
     (tmp_path / "my").mkdir()
     for name, copies in (("train", 40), ("valid", 4), ("test", 4)):
         for language, side in (("en", 0), ("de", 1)):
             text = "".join(f"{number} {pair[side]}\n" for number in range(copies) for pair in PAIRS)
             (tmp_path / "my" / f"{name}.{language}").write_text(text, encoding="utf-8")
     (tmp_path / "letter.en").write_text("A man rides a dog.\nTwo men play.\n", encoding="utf-8")
-    shim = tmp_path / "bin" / "dragoman"
-    shim.parent.mkdir()
-    shim.write_text(SHIM.format(python=sys.executable), encoding="utf-8")
-    shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(not block.reason for block in blocks_of(page))], ids=lambda page: page.name)
-def test_what_a_page_tells_to_type_works(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(desk)
-    monkeypatch.setenv("PATH", f"{desk / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_what_a_page_tells_to_type_works(page: Path, desk: Path) -> None:
     for block in blocks_of(page):
         if block.reason:
             continue

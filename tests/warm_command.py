@@ -1,0 +1,94 @@
+"""``dragoman`` for many short calls: one process imports everything once and forks for each call. ``python warm_command.py SOCKET``."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+MODULES = ("training.run", "training.trainer", "training.report", "decoding.translate", "evaluation.evaluate")
+CLIENT = """\
+#!{python} -IS
+import json, os, socket, sys
+arguments = sys.argv[1:]
+arguments += {more} if arguments[0] == "train" else []
+connection = socket.socket(socket.AF_UNIX)
+connection.connect({address!r})
+socket.send_fds(connection, [json.dumps([os.getcwd(), arguments]).encode()], [0, 1, 2])
+sys.exit(connection.recv(1)[0])
+"""
+
+
+@contextmanager
+def warm_command(script: Path, *, more: Sequence[str]) -> Iterator[None]:
+    """While the block runs, ``script`` does what ``dragoman`` does; ``train`` gets ``more`` arguments."""
+    with TemporaryDirectory() as folder:
+        address = str(Path(folder) / "socket")
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(CLIENT.format(python=sys.executable, more=list(more), address=address), encoding="utf-8")
+        script.chmod(0o755)
+        with subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE) as server:
+            try:
+                assert server.stdout is not None
+                assert server.stdout.readline() == b"ready\n"
+                yield
+            finally:
+                server.terminate()
+
+
+def _serve(address: str) -> None:
+    from importlib import import_module
+
+    import torch
+
+    from dragoman.cli import VERBS
+
+    for name in [*(f"cli.{verb}" for verb in VERBS), *MODULES]:
+        import_module(f"dragoman.{name}")
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        print("ready", flush=True)
+        while True:
+            connection, _ = listener.accept()
+            call, streams, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+            if os.fork() == 0:
+                _answer(connection, call, streams)
+            for stream in streams:
+                os.close(stream)
+            connection.close()
+
+
+def _answer(connection: socket.socket, call: bytes, streams: Sequence[int]) -> None:
+    from dragoman.cli import main
+
+    status = 70
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        sys.stdin, sys.stdout, sys.stderr = (open(number, mode, encoding="utf-8") for number, mode in enumerate("rww"))  # noqa: SIM115
+        folder, arguments = json.loads(call)
+        os.chdir(folder)
+        sys.argv = ["dragoman", *arguments]
+        status = main(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        connection.send(bytes([status]))
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
