@@ -15,9 +15,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     Raises DragomanError when the name is taken or the disk refuses, naming the place and the reason.
     """
+    require_new(folder)
     beside = folder.with_name(f".{folder.name}.partial")  # a fixed name, so that what a killed writer left is found and removed
     try:
-        require_new(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir()

@@ -20,6 +20,7 @@ from dragoman.bundle import load_bundle
 from dragoman.cli import main
 from dragoman.presets import count_parameters, resolve_config
 from dragoman.training.log import RunLog, Screen
+from dragoman.training.run import sole_writer
 from training_runs import TINY, Pair, checkpoints, final_weights, marked, records, same_bits, toy_pairs, train, write_pairs
 
 
@@ -533,3 +534,31 @@ def test_a_screen_that_cannot_be_written_to_is_dropped(
     assert [record["step"] for record in records(tmp_path, "train")] == [1, 2]
     print("still here")
     assert capfd.readouterr().out == "still here\n"
+
+
+def test_two_trainings_never_write_into_one_run(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert train(run, data, "--max-steps", "2", "--quiet") == 0
+    before = (run / "run.json").read_bytes()
+    with sole_writer(run):
+        assert train(run, None, "--max-steps", "4", "--quiet") == 1
+    assert capsys.readouterr().err == f"dragoman: {run}: another process is training in it; wait for its end, or choose another --out\n"
+    assert (run / "run.json").read_bytes() == before
+    assert train(run, None, "--max-steps", "4", "--quiet") == 0
+
+
+def test_a_folder_that_was_there_stays_when_nothing_can_be_learnt(tmp_path: Path) -> None:
+    ours, linked = tmp_path / "ours", tmp_path / "linked"
+    ours.mkdir(mode=0o770)
+    linked.symlink_to(ours)
+    empty = write_pairs(tmp_path / "empty", [("", "x")])
+    for out in (ours, linked):
+        assert train(out, empty, "--max-steps", "1", "--quiet") == 1
+        assert list(ours.iterdir()) == []
+    assert train(tmp_path / "new", empty, "--max-steps", "1", "--quiet") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_whose_name_no_record_can_hold_is_refused(data: Path, tmp_path: Path) -> None:
+    assert train(tmp_path / "x\udcff", data, "--max-steps", "1", "--quiet") == 2
+    assert list(tmp_path.iterdir()) == []

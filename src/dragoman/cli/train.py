@@ -84,8 +84,7 @@ def train(
     """Train a model on parallel text; the run folder holds settings, tokenizer, log, report, samples and checkpoints."""
     if quiet:
         hush()
-    if out is None:
-        raise UsageError("no run folder; give --out DIR")
+    out = _named(out)
     if dry_run and resume:
         raise UsageError("--dry-run is for a new run; leave out --resume")
     data = {"train": training_data, "valid": validation_data, **_languages(pair)}
@@ -105,6 +104,14 @@ def train(
         _rehearse(out, settings)
     else:
         _train(out, settings, changes=changes, quiet=quiet)
+
+
+def _named(out: Path | None) -> Path:
+    if out is None:
+        raise UsageError("no run folder; give --out DIR")
+    if any("\ud800" <= character <= "\udfff" for character in str(out)):
+        raise UsageError(f"--out {str(out)!r}: not UTF-8, so no record can name it; choose another")
+    return out
 
 
 def _languages(pair: str | None) -> dict[str, str]:
@@ -150,47 +157,56 @@ def _train(run: Path, settings: Config, *, changes: list[str] | None, quiet: boo
     from dragoman.devices import machine_facts, pick_device
     from dragoman.training.log import RunLog, Screen
     from dragoman.training.preflight import preflight
-    from dragoman.training.report import write_report
-    from dragoman.training.run import create_run, discard_run, idle_settings, prepare, record_run, update_run
+    from dragoman.training.run import create_run, discard_run, idle_settings, prepare, record_run, sole_writer
 
     device = pick_device(settings.training.device)
     _check(settings)
+    existed = run.exists()
     if changes is None:
         create_run(run, settings, sys.argv)
     log = RunLog(run, console=None if quiet else Screen(stderr=True, highlight=False), max_steps=settings.training.max_steps)
-    try:
-        prepared = prepare(run, settings)
-        known = preflight(prepared.config, prepared.corpus, device=device)
-        trainer = _trainer(run, prepared, log, device)
-        step = trainer.progress.step
-        machine = machine_facts(device) | {"precision": str(trainer.dtype).removeprefix("torch.")}
-        resumed = None if changes is None else {"argv": sys.argv, "step": step, "changed": changes}
-        record_run(run, prepared, machine=machine, resumed=resumed)
-    except DragomanError:
-        if changes is None:
-            discard_run(run)  # the same command must work once its data are mended
-        raise
-    for sentence in idle_settings(settings, prepared.config):
-        notify(sentence)
-    with log:
-        log.say(f"{_headline(prepared, trainer)}  → {run}", *known.lines())
-        log.event("resume" if step else "start", step=step)
+    with sole_writer(run):
         try:
-            with _interruptible(trainer) as received:
-                reason = trainer.train()
-        except BaseException as error:
-            with suppress(DragomanError):  # a full disk, say: the reason to be told is the first one
-                update_run(run, status="failed", error=str(error) or type(error).__name__)
-                write_report(run)
+            prepared = prepare(run, settings)
+            known = preflight(prepared.config, prepared.corpus, device=device)
+            trainer = _trainer(run, prepared, log, device)
+            step = trainer.progress.step
+            machine = machine_facts(device) | {"precision": str(trainer.dtype).removeprefix("torch.")}
+            resumed = None if changes is None else {"argv": sys.argv, "step": step, "changed": changes}
+            record_run(run, prepared, machine=machine, resumed=resumed)
+        except DragomanError:
+            if changes is None:
+                discard_run(run, keep_folder=existed)  # the same command must work once its data are mended
             raise
-        log.event("stop", step=trainer.progress.step, reason=reason)
-        update_run(
-            run, status="stopped" if reason == "interrupted" else "done", step=trainer.progress.step, best_step=trainer.progress.best_step
-        )
-        write_report(run)
-        _say_farewell(log, run, trainer, reason)
+        for sentence in idle_settings(settings, prepared.config):
+            notify(sentence)
+        with log:
+            log.say(f"{_headline(prepared, trainer)}  → {run}", *known.lines())
+            log.event("resume" if step else "start", step=step)
+            received = _loop(run, trainer, log)
     if received:
         raise typer.Exit(128 + received[0])
+
+
+def _loop(run: Path, trainer: "Trainer", log: "RunLog") -> list[int]:
+    """Trains, and says in run.json, the report and the log how it ended; returns the signals received."""
+    from dragoman.training.report import write_report
+    from dragoman.training.run import update_run
+
+    try:
+        with _interruptible(trainer) as received:
+            reason = trainer.train()
+    except BaseException as error:
+        with suppress(DragomanError):  # a full disk, say: the reason to be told is the first one
+            update_run(run, status="failed", error=str(error) or type(error).__name__)
+            write_report(run)
+        raise
+    progress = trainer.progress
+    log.event("stop", step=progress.step, reason=reason)
+    update_run(run, status="stopped" if reason == "interrupted" else "done", step=progress.step, best_step=progress.best_step)
+    write_report(run)
+    _say_farewell(log, run, trainer, reason)
+    return received
 
 
 def _check(settings: Config) -> None:

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -22,6 +24,11 @@ from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
 from dragoman.training.records import read_run
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,9 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
     Raises what ``check_new_run`` raises, and DragomanError when the folder cannot be written.
     """
     check_new_run(run, config)
+    existed = run.exists()
     try:
-        (run / "checkpoints").mkdir(parents=True)
+        run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DragomanError(f"{run}: cannot make the run folder: {error.strerror}; choose another --out") from None
     facts = {
@@ -76,7 +84,7 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         write_file(run / "config.toml", to_toml(config))
         update_run(run, status="preparing", started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts)
     except DragomanError:
-        discard_run(run)
+        discard_run(run, keep_folder=existed)
         raise
 
 
@@ -86,10 +94,36 @@ def check_settings(config: Config) -> None:
         raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
 
 
-def discard_run(run: Path) -> None:
-    """Removes the folder of a run that has no checkpoint."""
-    if not list_checkpoints(run):
-        shutil.rmtree(run, ignore_errors=True)
+def discard_run(run: Path, *, keep_folder: bool) -> None:
+    """Removes what a run without a checkpoint has written, and its folder unless that was there before."""
+    if list_checkpoints(run):
+        return
+    for path in run.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    if not keep_folder:
+        run.rmdir()
+
+
+@contextmanager
+def sole_writer(run: Path) -> Iterator[None]:
+    """Holds the run folder for this process, so that two trainings never write into one; the hold dies with the process.
+
+    Raises DragomanError when another process has it. Where the system has no such locks nothing is held.
+    """
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(run, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise DragomanError(f"{run}: another process is training in it; wait for its end, or choose another --out") from None
+    finally:
+        os.close(handle)
 
 
 def update_run(run: Path, **facts: Any) -> None:
