@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dragoman.bundle import load_bundle, marked_checkpoint
 from training_runs import checkpoints, final_weights, make_trainer, marked, records, same_bits, toy_pairs, train, write_pairs
@@ -121,6 +122,20 @@ def test_files_that_may_not_grow_stop_the_run_and_leave_the_last_checkpoint(
     assert not list((run / "checkpoints").glob(".*"))
     assert train(run, None, "--quiet", "--max-steps", "6") == 0
     assert same_bits(final_weights(run), final_weights(whole))
+
+
+def test_the_first_reason_is_told_when_not_even_the_failure_can_be_noted(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk fills between two steps, so neither the log nor run.json can be written."""
+    run, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    hook = register_optimizer_step_pre_hook(lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1])))
+    try:
+        assert run_of(data, run, 3) == 1
+    finally:
+        hook.remove()
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().err.startswith(f"dragoman: {run / 'log.jsonl'}: cannot write: File too large")
 
 
 @pytest.mark.parametrize("size", [100, 3000, 4500])
