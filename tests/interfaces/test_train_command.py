@@ -563,3 +563,13 @@ def test_a_folder_that_was_there_stays_when_nothing_can_be_learnt(tmp_path: Path
 def test_a_folder_whose_name_no_record_can_hold_is_refused(data: Path, tmp_path: Path) -> None:
     assert train(tmp_path / "x\udcff", data, "--max-steps", "1", "--quiet") == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_cut_short_by_a_kill_takes_no_other_with_it(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"t": "event"}\n{"t": "tra', encoding="utf-8")
+    with RunLog(tmp_path, console=None, max_steps=1) as log:
+        log.event("resume", step=3)
+        log.event("stop", step=4)
+    first, broken, *later = (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    assert (first, broken) == ('{"t": "event"}', '{"t": "tra')
+    assert [json.loads(line)["event"] for line in later] == ["resume", "stop"]

@@ -68,7 +68,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,
     max_minutes: Annotated[
-        float | None, typer.Option("--max-minutes", min=0, help="Minutes of training, evaluations included, after which to stop.")
+        float | None, typer.Option("--max-minutes", min=0, help="Minutes of training after which to stop, those before a resume included.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
     device: Annotated[

@@ -108,8 +108,12 @@ class RunLog:
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({"t": kind, "time": round(time.time(), 3), **record}, ensure_ascii=False).translate(_LINE_BREAKS)
         try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with self._path.open("a+b") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":  # what a killed process wrote of its last record stays a line of its own
+                        file.write(b"\n")
+                file.write(f"{line}\n".encode())
         except OSError as error:
             raise DragomanError(f"{self._path}: cannot write: {error.strerror}; make room, then continue with --resume") from error
 
