@@ -174,7 +174,7 @@ def test_a_checkpoint_without_its_state_is_not_resumed_from(data: Path, tmp_path
 def test_settings_that_cannot_be(
     arguments: list[str], parts: list[str], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refuses(capsys, train(tmp_path / "run", data, *arguments), 2, *parts)
+    refuses(capsys, train(tmp_path / "run", data, "--max-steps", "1", *arguments), 2, *parts)
     assert not (tmp_path / "run").exists()
 
 
@@ -409,7 +409,7 @@ def test_seed_zero_is_a_seed(data: Path, tmp_path: Path) -> None:
         assert train(tmp_path / seed, data, "--max-steps", "1", "--seed", seed, "--quiet", training__learning_rate=1e-30) == 0
         weights.append(final_weights(tmp_path / seed))
     assert json.loads((tmp_path / "0" / "run.json").read_text("utf-8"))["seed"] == 0
-    assert not same_bits(*weights)
+    assert not torch.allclose(*(weight["encoder.embedding.weight"] for weight in weights))
 
 
 # Stopping and going on
