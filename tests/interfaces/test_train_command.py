@@ -312,12 +312,15 @@ def test_the_log_has_every_record(finished: Path) -> None:
 
 
 def test_validation_scores_are_those_of_the_greedy_translations(data: Path, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    last = str(finished / "checkpoints" / "step-000012")
-    assert main(["evaluate", last, "--test", str(data.with_name("valid")), "--beam", "1", "--json"]) == 0
-    scores = json.loads(capsys.readouterr().out)
-    evaluation = records(finished, "eval")[-1]
-    assert scores["bleu"] == pytest.approx(evaluation["bleu"], abs=0.005)
-    assert scores["chrf"] == pytest.approx(evaluation["chrf"], abs=0.005)
+    def scores(checkpoint: Path, beam: int) -> list[float]:
+        assert main(["evaluate", str(checkpoint), "--test", str(data.with_name("valid")), "--beam", str(beam), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return [found["bleu"], found["chrf"]]
+
+    greedy, wide = ([scores(checkpoint, beam) for checkpoint in checkpoints(finished).values()] for beam in (1, 3))
+    logged = [[record["bleu"], record["chrf"]] for record in records(finished, "eval")]
+    assert greedy == [pytest.approx(each, abs=0.005) for each in logged]
+    assert wide != [pytest.approx(each, abs=0.005) for each in logged]
 
 
 def test_the_best_checkpoint_has_the_best_score(finished: Path) -> None:
