@@ -73,7 +73,7 @@ PRESETS: dict[str, Preset] = {
         ),
         Preset(
             "small",
-            "4 + 4 layers of width 256: about four times the arithmetic of tiny, for corpora of 100,000 pairs and more.",
+            "4 + 4 layers of width 256: about five times the parameters that tiny computes with, for corpora of 100,000 pairs and more.",
             {
                 "model": {"d_model": 256, "d_ff": 1024, "n_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.2},
                 "data": {"vocabulary_size": 8000},

@@ -147,8 +147,7 @@ class Trainer:
         not what it was trained with, naming which.
         """
         progress, facts = load_state(checkpoint, self.optimizer, self.model, device=self.device)
-        facts = {"optimizer": "adam", **facts}  # older checkpoints do not say it
-        changed = [name for name, value in self.facts.items() if facts.get(name, value) != value]
+        changed = [name for name, value in self.facts.items() if facts.get(name) != value]
         if changed:
             raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
         if progress.measure not in ("", self._measure()):
