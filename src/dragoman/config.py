@@ -218,7 +218,8 @@ class TrainingConfig(Settings):
     log_every: int = Field(50, gt=0, description="Steps between progress records.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="Arithmetic of the step: bf16 autocast or float32; auto is bf16 on a GPU that has it."
+        "auto",
+        description="Type of the matrix products: auto is bf16 on a GPU that has it and on a CPU where it is measured to be faster.",
     )
 
     @model_validator(mode="after")

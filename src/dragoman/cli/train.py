@@ -76,7 +76,7 @@ def train(
         typer.Option("--device", help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps. Default: auto."),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 on a GPU that has it).")
+        str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 where it is faster).")
     ] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -267,9 +267,11 @@ def _passing_folder(out: Path) -> Iterator[Path]:
 def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device") -> "Trainer":
     """A trainer of fresh weights, or of the newest checkpoint and at its place."""
     from dragoman.bundle import Bundle, list_checkpoints, load_bundle
+    from dragoman.devices import keep_freed_memory
     from dragoman.model.build import build_model
     from dragoman.training.trainer import Trainer, seed_everything
 
+    keep_freed_memory()
     settings = prepared.config
     checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
     seed_everything(settings.training.seed)

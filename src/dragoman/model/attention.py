@@ -5,6 +5,7 @@ Masks are boolean; True where a query may attend to a key.
 """
 
 import math
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,11 @@ from torch import Tensor, nn
 
 from dragoman.model.cache import KeysValues
 from dragoman.model.embedding import RotaryPositions
+from dragoman.model.linear import Linear, linear_together
 from dragoman.model.masks import as_boolean
+
+_NARROW_FROM = 512
+"""Keys from which bfloat16 pays in the fused kernel on a CPU; with 20 keys it takes seven times as long as float32."""
 
 
 class Attended(NamedTuple):
@@ -66,7 +71,9 @@ class FusedAttention(nn.Module):
             mask = as_boolean(mask)
             mask = mask if mask.dim() > 1 else mask[None]  # the kernel takes no mask of one dimension
         dropout = self.dropout if self.training else 0.0
-        return Attended(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None)
+        narrow = query.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        with torch.autocast("cpu", enabled=False) if narrow and key.size(2) < _NARROW_FROM else nullcontext():
+            return Attended(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None)
 
 
 class MultiHeadAttention(nn.Module):
@@ -90,10 +97,10 @@ class MultiHeadAttention(nn.Module):
         self.d_model, self.n_heads, self.kv_heads = d_model, n_heads, kv_heads or n_heads
         self.d_k = d_model // n_heads if d_k is None else d_k
         self.d_v = d_model // n_heads if d_v is None else d_v
-        self.w_q = nn.Linear(d_model, n_heads * self.d_k, bias=bias)
-        self.w_k = nn.Linear(d_model, self.kv_heads * self.d_k, bias=bias)
-        self.w_v = nn.Linear(d_model, self.kv_heads * self.d_v, bias=bias)
-        self.w_concat = nn.Linear(n_heads * self.d_v, d_model, bias=bias)  # the paper's W^O
+        self.w_q = Linear(d_model, n_heads * self.d_k, bias=bias)
+        self.w_k = Linear(d_model, self.kv_heads * self.d_k, bias=bias)
+        self.w_v = Linear(d_model, self.kv_heads * self.d_v, bias=bias)
+        self.w_concat = Linear(n_heads * self.d_v, d_model, bias=bias)  # the paper's W^O
         self.attention: nn.Module = FusedAttention(dropout=dropout)
         self.query_norm: nn.Module | None = None
         self.key_norm: nn.Module | None = None
@@ -101,16 +108,32 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """query (B, Tq, D); key, value (B, Tk, D); mask broadcastable to (B, H, Tq, Tk). Returns (B, Tq, D)."""
+        if query is key and key is value:
+            return self.attend_to_itself(query, mask)[0]
         return self.attend(query, self.keys_values(key, value), mask)
 
-    def keys_values(self, key: Tensor, value: Tensor, *, start: int = 0) -> KeysValues:
-        """The projected heads of key and value (B, Tk, D), at positions from start on: (B, G, Tk, K) and (B, G, Tk, V)."""
-        keys = self._placed(_heads(self.w_k(key), self.kv_heads), self.key_norm, start)  # (B, G, Tk, K)
-        return KeysValues(keys, _heads(self.w_v(value), self.kv_heads))
+    def keys_values(self, key: Tensor, value: Tensor) -> KeysValues:
+        """The projected heads of key and value (B, Tk, D): (B, G, Tk, K) and (B, G, Tk, V)."""
+        keys, values = linear_together(key, self.w_k, self.w_v) if key is value else (self.w_k(key), self.w_v(value))  # (B, Tk, G·K)
+        return self._keys_values(keys, values)
 
-    def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None, *, start: int = 0) -> Tensor:
-        """Attention of query (B, Tq, D), at positions from start on, over projected keys and values; returns (B, Tq, D)."""
-        queries = self._placed(_heads(self.w_q(query), self.n_heads), self.query_norm, start)  # (B, H, Tq, K)
+    def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
+        """Attention of query (B, Tq, D) over projected keys and values; returns (B, Tq, D)."""
+        return self._attend(self.w_q(query), keys_values, mask)
+
+    def attend_to_itself(self, x: Tensor, mask: Tensor | None = None, *, past: KeysValues | None = None) -> tuple[Tensor, KeysValues]:
+        """Attention of new positions x (B, Tq, D) over the past ones and themselves: (B, Tq, D), and the keys and values of them all."""
+        start = 0 if past is None else past.key.size(2)
+        queries, keys, values = linear_together(x, self.w_q, self.w_k, self.w_v)  # (B, Tq, H·K)
+        newer = self._keys_values(keys, values, start=start)
+        seen = newer if past is None else past.append(newer)
+        return self._attend(queries, seen, mask, start=start), seen
+
+    def _keys_values(self, keys: Tensor, values: Tensor, *, start: int = 0) -> KeysValues:
+        return KeysValues(self._placed(_heads(keys, self.kv_heads), self.key_norm, start), _heads(values, self.kv_heads))
+
+    def _attend(self, queries: Tensor, keys_values: KeysValues, mask: Tensor | None, *, start: int = 0) -> Tensor:
+        queries = self._placed(_heads(queries, self.n_heads), self.query_norm, start)  # (B, H, Tq, K)
         key, value = keys_values
         if self.kv_heads != self.n_heads:
             key, value = (heads.repeat_interleave(self.n_heads // self.kv_heads, 1) for heads in keys_values)  # (B, H, Tk, K)

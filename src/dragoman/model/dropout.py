@@ -3,6 +3,7 @@
 Shapes:  any
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,13 +26,18 @@ class FastDropout(nn.Module):
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
         dropped = min(round(self.p * 65536), 65535)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
-        keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 32768
-        return x * keep.to(x.dtype).mul_(65536 / (65536 - dropped))
+        keep = _random_words(x.numel()).view(x.shape).ge_(dropped - 32768).to(x.dtype)  # ones and zeros
+        return x * keep.mul_(65536 / (65536 - dropped))
 
     def extra_repr(self) -> str:
         """For print(model)."""
         return f"p={self.p}"
+
+
+def _random_words(count: int) -> Tensor:
+    """``count`` words of 16 random bits, int16; NumPy draws them three times as fast as PyTorch, from a seed that PyTorch draws."""
+    seed = int(torch.empty((), dtype=torch.int64).random_())
+    return torch.from_numpy(np.random.PCG64(seed).random_raw(-(-count // 4)).view(np.int16)[:count])
 
 
 def as_module(dropout: float | nn.Module) -> nn.Module:

@@ -4,7 +4,7 @@ Shapes:  B batch   Tq, Tk, T positions   S source positions   D = d_model   F = 
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.cache import LayerCache
 from dragoman.model.dropout import as_module
+from dragoman.model.linear import Linear, products_are_narrow, relu_feed_forward
 
 
 class FeedForward(nn.Sequential):
@@ -23,7 +24,15 @@ class FeedForward(nn.Sequential):
     def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0, activation: nn.Module | None = None) -> None:
         activation = activation or nn.ReLU()
         inner = activation if dropout == 0 else nn.Sequential(activation, as_module(dropout))
-        super().__init__(nn.Linear(d_model, d_ff), inner, nn.Linear(d_ff, d_model))
+        super().__init__(Linear(d_model, d_ff), inner, Linear(d_ff, d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, D); returns (B, T, D)."""
+        first, inner, second = self
+        if isinstance(inner, nn.ReLU) and products_are_narrow(x):
+            return relu_feed_forward(x, cast(Linear, first), cast(Linear, second))
+        output: Tensor = second(inner(first(x)))
+        return output
 
 
 class GatedFeedForward(nn.Module):
@@ -34,9 +43,9 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0) -> None:
         super().__init__()
-        self.w_gate = nn.Linear(d_model, d_ff)
-        self.w_in = nn.Linear(d_model, d_ff)
-        self.w_out = nn.Linear(d_ff, d_model)
+        self.w_gate = Linear(d_model, d_ff)
+        self.w_in = Linear(d_model, d_ff)
+        self.w_out = Linear(d_ff, d_model)
         self.dropout = nn.Identity() if dropout == 0 else as_module(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -152,13 +161,12 @@ class DecoderLayer(nn.Module):
         mask broadcastable to (B, H, Tq, Tk) with Tk = cached + new positions; memory_mask to (B, H, Tq, S).
         Returns (B, Tq, D) and the cache with the new positions.
         """
-        own, start = cache.own, cache.length
+        own = cache.own
 
         def self_attention(y: Tensor) -> Tensor:
             nonlocal own
-            newer = self.self_attn.keys_values(y, y, start=start)
-            own = newer if own is None else own.append(newer)
-            return self.self_attn.attend(y, own, mask, start=start)
+            attended, own = self.self_attn.attend_to_itself(y, mask, past=own)
+            return attended
 
         x = self._residual(self.norm1, x, self_attention)
         x = self._residual(self.norm2, x, lambda y: self.cross_attn.attend(y, cache.memory, memory_mask))

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.model.linear import narrow_rows
+
 
 class Loss(NamedTuple):
-    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens were ranked first."""
+    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens no other outranks."""
 
     smoothed: Tensor
     negative_log_likelihood: Tensor
@@ -90,18 +92,21 @@ class _OutputLoss(torch.autograd.Function):
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
         for start in range(0, len(target), rows):
-            some, gold = hidden[start : start + rows].to(dtype), target[start : start + rows, None]
-            logits = some @ weight.t()  # (rows, V)
-            top, best = logits.max(-1, keepdim=True)  # (rows, 1)
-            gold_logit = logits.gather(1, gold).float()  # (rows, 1)
-            p = logits.sub_(top).exp_()  # (rows, V), not yet normalised
-            total = p.sum(-1, keepdim=True, dtype=torch.float32)  # (rows, 1)
-            likelihood += (total.log() + top - gold_logit).sum()
+            gold = target[start : start + rows, None]  # (N, 1) of some rows
+            some = narrow_rows(hidden[start : start + rows], dtype)  # (P, D)
+            logits = some @ weight.t()  # (P, V)
+            p = logits.softmax(-1)  # (P, V)
+            if p.dtype != torch.bfloat16:
+                p.div_(p.sum(-1, keepdim=True))  # PyTorch's softmax of many classes is off by more than rounding, alike for all of a row
+            top, top_p = (of.amax(-1, keepdim=True)[: len(gold)].float() for of in (logits, p))  # (N, 1)
+            gold_logit = logits[: len(gold)].gather(1, gold).float()  # (N, 1)
+            likelihood += (top - top_p.log() - gold_logit).sum()  # the most likely class is never too unlikely for a logarithm
             gold_logits += gold_logit.sum()
-            correct += (best == gold).sum()
+            correct += (gold_logit == top).sum()
             if wants_gradient:
-                p.div_(total).scatter_add_(1, gold, p.new_full(gold.shape, epsilon - 1))
-                grad_hidden[start : start + rows] = p @ weight - epsilon * mean_row
+                p[len(gold) :].zero_()
+                p[torch.arange(len(gold), device=gold.device), gold[:, 0]] -= 1 - epsilon  # scatter_add_ copies a narrow p whole
+                grad_hidden[start : start + rows] = (p @ weight)[: len(gold)] - epsilon * mean_row
                 grad_matrix += p.t() @ some
         sum_hidden = hidden.sum(0)  # (D)
         if wants_gradient:

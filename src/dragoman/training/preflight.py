@@ -19,7 +19,8 @@ from dragoman.devices import free_memory, peak_memory
 from dragoman.errors import DragomanError
 from dragoman.presets import count_parameters
 from dragoman.training.log import clock
-from dragoman.training.trainer import Trainer, compute_dtype
+from dragoman.training.precision import compute_dtype
+from dragoman.training.trainer import Trainer
 
 UPDATES, SECONDS = 8, 20.0
 """What the speed is measured on: so many updates, or those that begin within so many seconds."""
@@ -76,8 +77,9 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device) -> Prefli
     Raises DragomanError when the memory there is cannot hold it, with the setting to change.
     """
     sizes, longest = padded_sizes(corpus.source_lengths, corpus.target_lengths, batch_tokens=config.training.batch_tokens)
-    narrow = compute_dtype(config.training.precision, device) == torch.bfloat16
-    memory, free = estimate_memory(config.model, sizes, longest, bfloat16=narrow), free_memory(device)
+    narrow = compute_dtype(config, device) == torch.bfloat16
+    memory = estimate_memory(config.model, sizes, longest, bfloat16=narrow, on_cpu=device.type == "cpu")
+    free = free_memory(device)
     if free is not None and memory.total > free:
         raise DragomanError(_too_large(config, memory, free, int(longest.max()), bfloat16=narrow, device=device))
     return Preflight(
@@ -92,13 +94,15 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device) -> Prefli
     )
 
 
-def estimate_memory(model: ModelConfig, sizes: NDArray[np.int64], longest: NDArray[np.int64], *, bfloat16: bool = False) -> Memory:
+def estimate_memory(
+    model: ModelConfig, sizes: NDArray[np.int64], longest: NDArray[np.int64], *, bfloat16: bool = False, on_cpu: bool = True
+) -> Memory:
     """Bytes of a step on the batch that takes most: ``sizes`` are the N of each batch, ``longest`` the T.
 
     Activations are what the backward pass needs, which is all sums, norms and inputs of matrix products, and what the loss takes at once.
     """
     parameters = count_parameters(model)
-    per_token, per_pair = _activations(model, bfloat16=bfloat16)
+    per_token, per_pair = _activations(model, bfloat16=bfloat16, on_cpu=on_cpu)
     kept = sizes * (per_token + per_pair * longest)
     at_once = _WIDE * (3 * _LOSS_ROWS + 3 * model.d_model) * model.target_vocabulary + (2 * parameters if bfloat16 else 0)
     return Memory(_WIDE * parameters, _WIDE * parameters, 2 * _WIDE * parameters, int(kept.max(initial=0)) + at_once)
@@ -136,25 +140,29 @@ def readable_bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _activations(model: ModelConfig, *, bfloat16: bool) -> tuple[int, int]:
+def _activations(model: ModelConfig, *, bfloat16: bool, on_cpu: bool) -> tuple[int, int]:
     """Bytes kept for the backward pass, for each of the N tokens, and more for each of its T: attention weights, where they are kept."""
     narrow = 2 if bfloat16 else _WIDE
-    around = _WIDE + (narrow if model.dropout else 0)  # of each sub-layer: the sum that is normed, and what dropout chose
-    inputs = 3 * narrow if bfloat16 else _WIDE  # queries, keys and values come from one tensor, of which autocast makes three
-    heads = 2 * model.n_heads * (model.key_width + model.value_width) * narrow
+    between = _WIDE if on_cpu else narrow  # between products; on a CPU these alone are narrow
+    around = _WIDE + (between if model.dropout else 0)  # of each sub-layer: the sum that is normed, and what dropout chose
+    heads = 2 * model.n_heads * (model.key_width + model.value_width) * between
+    if bfloat16 and on_cpu:
+        heads += model.n_heads * model.value_width * narrow  # once more, for the product with W^O
+    inputs = narrow if on_cpu or not bfloat16 else 3 * narrow  # of queries, keys and values: a GPU's autocast makes three of one tensor
     attention = heads + (around + inputs) * model.d_model
-    feed_forward = model.d_ff * narrow * (3 if model.activation_dropout else 1) + (around + narrow) * model.d_model
+    feed_forward = model.d_ff * (narrow + (2 * between if model.activation_dropout else 0)) + (around + narrow) * model.d_model
     layers = model.encoder_layers * (attention + feed_forward) + model.decoder_layers * (2 * attention + feed_forward)
     ends = _WIDE * (2 + (2 if model.dropout else 0) + (0 if bfloat16 else 2)) * model.d_model  # embeddings, and the loss
     plain = model.attention_dropout or model.key_width != model.value_width  # what the fused kernel does not take
-    weights = _WIDE * model.n_heads * ((3 if model.attention_dropout else 1) + bfloat16) if plain else 0
+    weights = _WIDE * model.n_heads * ((3 if model.attention_dropout else 1) + (bfloat16 and not on_cpu)) if plain else 0
     return layers + ends, weights * (model.encoder_layers + 2 * model.decoder_layers)
 
 
 def _too_large(config: Config, memory: Memory, free: int, longest: int, *, bfloat16: bool, device: torch.device) -> str:
     """What does not fit, and the setting to change: the batch's budget if a smaller one would do, else the model's size."""
     needs = f"does not fit: training needs about {readable_bytes(memory.total)} but {readable_bytes(free)} is free on {device}"
-    least = estimate_memory(config.model, np.array([longest]), np.array([longest]), bfloat16=bfloat16)
+    on_cpu = device.type == "cpu"
+    least = estimate_memory(config.model, np.array([longest]), np.array([longest]), bfloat16=bfloat16, on_cpu=on_cpu)
     parameters = count_parameters(config.model)
     if least.total > free:
         return (
@@ -162,7 +170,7 @@ def _too_large(config: Config, memory: Memory, free: int, longest: int, *, bfloa
             "smaller --preset, or lower model.d_model, model.encoder_layers and model.decoder_layers, or data.vocabulary_size"
         )
     budget, training = config.training.batch_tokens, config.training
-    per_token, per_pair = _activations(config.model, bfloat16=bfloat16)
+    per_token, per_pair = _activations(config.model, bfloat16=bfloat16, on_cpu=on_cpu)
     fits = max(longest, longest + (free - least.total) // (per_token + per_pair * longest))
     return (
         f"a batch of training.batch_tokens={budget} {needs}; lower it to {fits}, and set training.accumulate="

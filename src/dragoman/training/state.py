@@ -17,7 +17,8 @@ from dragoman.errors import DragomanError
 class Progress:
     """Where a training stands. ``position`` counts the updates of the current epoch that are done; ``seconds`` the time spent.
 
-    ``measure`` says what ``best`` is a number of, for numbers of different measures cannot be compared.
+    ``measure`` says what ``best`` is a number of, for numbers of different measures cannot be compared; ``bfloat16`` whether the matrix
+    products are in that type.
     """
 
     step: int = 0
@@ -29,6 +30,7 @@ class Progress:
     measure: str = ""
     best_step: int = 0
     evaluations_since_best: int = 0
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         if self.best is not None:

@@ -23,6 +23,7 @@ from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss, rdrop_loss
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
+from dragoman.training.precision import compute_dtype
 from dragoman.training.records import judged_by, merit
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
@@ -87,8 +88,8 @@ class Trainer:
         self.average = MovingAverage(self.model, decay=self.settings.ema) if self.settings.ema else None
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
-        self.dtype = compute_dtype(self.settings.precision, device)
-        self.progress = Progress()
+        self.dtype = compute_dtype(bundle.config, device)
+        self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
         self.interrupted = False
 
@@ -153,6 +154,9 @@ class Trainer:
         if progress.measure not in ("", self._measure()):
             logger.info("the best so far was by %s and is forgotten, for now it is by %s", progress.measure, self._measure())
             progress.best, progress.best_step, progress.evaluations_since_best, progress.measure = None, 0, 0, ""
+        before = torch.bfloat16 if progress.bfloat16 else torch.float32
+        self.dtype = compute_dtype(self.bundle.config, self.device, before=before)
+        progress.bfloat16 = self.dtype == torch.bfloat16
         self.progress = progress
         self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
         self._tidy(checkpoint)
@@ -328,12 +332,6 @@ class Trainer:
             f"step {step}: the {what} is not a finite number on lines {shown} of the training text; lower the learning rate or set "
             "training.clip_norm, then continue with --resume"
         )
-
-
-def compute_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The type of matrix products: bfloat16 where ``precision`` asks for it, or where it is auto and the GPU has it; float32 otherwise."""
-    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.bfloat16 if precision == "bf16" or (precision == "auto" and has_bfloat16) else torch.float32
 
 
 def seed_everything(seed: int) -> None:

@@ -1,0 +1,127 @@
+"""Matrix products in bfloat16 on a CPU: the plain layers to that type's rounding, whatever the number of rows."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.model.attention import FusedAttention, MultiHeadAttention, scaled_dot_product_attention
+from dragoman.model.layers import FeedForward
+from dragoman.model.linear import ROWS, Linear, linear_together, narrow_rows
+
+ROUNDING = 2**-8  # of a bfloat16
+
+
+def narrow() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def off_by(rough: Tensor, exact: Tensor) -> float:
+    """The distance as a part of the exact one's length."""
+    return float((rough - exact).norm() / exact.norm())
+
+
+def values_and_gradients(module: nn.Module, inputs: tuple[Tensor, ...], grad: Tensor) -> list[Tensor]:
+    """The output, then the gradients of the inputs and of every parameter."""
+    given = [tensor.clone().requires_grad_() for tensor in inputs]
+    output = module(*given)
+    wanted = [*given, *module.parameters()]
+    return [output.detach(), *torch.autograd.grad(output, wanted, grad)]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, ROWS // 2), (3, ROWS), (1, ROWS + 1)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_is_the_same_to_rounding_in_float32(shape: tuple[int, int], bias: bool) -> None:
+    torch.manual_seed(1)
+    layer, x, grad = Linear(24, 40, bias=bias), torch.randn(*shape, 24), torch.randn(*shape, 40)
+    exact = values_and_gradients(layer, (x,), grad)
+    with narrow():
+        rough = values_and_gradients(layer, (x,), grad)
+    for one, other in zip(rough, exact, strict=True):
+        assert one.dtype == torch.float32
+        assert one.shape == other.shape
+        assert off_by(one, other) < 2 * ROUNDING
+
+
+def test_layers_together_are_each_of_them() -> None:
+    torch.manual_seed(2)
+    layers, x = [Linear(16, 8), Linear(16, 24, bias=False), Linear(16, 4)], torch.randn(3, 7, 16)
+    for together, layer in zip(linear_together(x, *layers), layers, strict=True):
+        assert torch.equal(together, layer(x))
+    with narrow():
+        for together, layer in zip(linear_together(x, *layers), layers, strict=True):
+            assert torch.equal(together, layer(x))
+
+
+def test_gradients_of_layers_together_meet_in_their_input() -> None:
+    torch.manual_seed(3)
+    layers, x = nn.ModuleList([Linear(16, 8), Linear(16, 24, bias=False)]), torch.randn(3, 7, 16, requires_grad=True)
+    weights = [torch.randn(3, 7, 8), torch.randn(3, 7, 24)]
+
+    def gradients() -> tuple[Tensor, ...]:
+        outputs = linear_together(x, *layers)  # type: ignore[arg-type]
+        return torch.autograd.grad(outputs, (x, *layers.parameters()), weights)
+
+    exact = gradients()
+    with narrow():
+        rough = gradients()
+    for one, other in zip(rough, exact, strict=True):
+        assert off_by(one, other) < 2 * ROUNDING
+
+
+def test_an_output_that_nobody_uses_has_no_gradient() -> None:
+    first, second, x = Linear(8, 8), Linear(8, 8), torch.randn(2, 3, 8)
+    with narrow():
+        linear_together(x, first, second)[0].sum().backward()
+    assert first.weight.grad is not None
+    assert second.weight.grad is None or not second.weight.grad.any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, ROWS // 2), (1, ROWS + 1)])
+def test_a_feed_forward_network_of_whole_numbers_is_exactly_the_same(shape: tuple[int, int]) -> None:
+    """Small whole numbers have no rounding, so no unit falls to the other side of max(0, ·)."""
+    torch.manual_seed(4)
+    network = FeedForward(8, 12)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.randint(-1, 2, parameter.shape))
+    x, grad = (torch.randint(-1, 2, (*shape, 8)).float() for _ in range(2))
+    exact = values_and_gradients(network, (x,), grad)
+    with narrow():
+        rough = values_and_gradients(network, (x,), grad)
+    for one, other in zip(rough, exact, strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS - 1, ROWS, 2 * ROWS + 1])
+def test_rows_are_filled_up_with_zeros(rows: int) -> None:
+    x = torch.ones(rows, 3)
+    filled = narrow_rows(x, torch.bfloat16)
+    assert len(filled) % ROWS == 0
+    assert len(filled) - rows < ROWS
+    assert torch.equal(filled[:rows].float(), x)
+    assert not filled[rows:].any()
+
+
+def test_without_gradients_the_values_are_the_same() -> None:
+    torch.manual_seed(5)
+    attention, x = MultiHeadAttention(16, 4), torch.randn(2, 6, 16)
+    with narrow():
+        expected = attention(x, x, x)
+        with torch.inference_mode():
+            assert torch.equal(attention(x, x, x), expected)
+
+
+@pytest.mark.parametrize("length", [20, 600])
+def test_the_fused_kernel_is_the_equation_under_autocast(length: int) -> None:
+    """Short sequences in float32, long ones in bfloat16, whichever is faster; a query that sees nothing gets zeros in both."""
+    torch.manual_seed(6)
+    query, key, value = (torch.randn(2, 2, length, 8) for _ in range(3))
+    mask = torch.rand(2, 1, length, length) < 0.5
+    mask[0, 0, 3] = False
+    with narrow():
+        output = FusedAttention()(query, key, value, mask).output
+    assert output.dtype == (torch.float32 if length < 512 else torch.bfloat16)
+    exact = scaled_dot_product_attention(query, key, value, mask)[0]
+    assert off_by(output.float(), exact) < (1e-6 if length < 512 else 4 * ROUNDING)
+    assert not output[0, :, 3].any()
