@@ -155,3 +155,5 @@ def test_the_laptop_presets_are_as_small_as_they_say() -> None:
     assert (tiny.encoder_layers, tiny.decoder_layers, tiny.d_model, tiny.d_ff, tiny.n_heads, tiny.dropout) == (4, 4, 128, 256, 4, 0.3)
     assert "1.8 million parameters with 4,000 entries" in PRESETS["tiny"].summary
     assert round(count_parameters(tiny) / 1e6, 1) == 1.8
+    published = changed("tiny", norm_place="post", **vocabulary(9712))  # Transformer-Tiny of Wu et al. 2021
+    assert count_parameters(published) == 2_568_192

@@ -27,6 +27,7 @@ d_ff = 128
 encoder_layers = 1
 decoder_layers = 1
 dropout = 0.0
+norm_place = "post"
 
 [data]
 vocabulary_size = 400
