@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from dragoman.errors import UsageError
 
 LARGEST = 2**63 - 1
+_NO_RECORD = "the file name {!r} is not UTF-8, so no record can name it; rename the file"
 
 
 class Settings(BaseModel):
@@ -163,9 +164,7 @@ class DataConfig(Settings):
             problems.append(f"source and target are both {self.source!r}; give two different language codes")
         if self.joiner and self.tokenizer != "whitespace":
             problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
-        for name in (*self.train, *self.valid):
-            if any("\ud800" <= character <= "\udfff" for character in name):
-                problems.append(f"the file name {name!r} is not UTF-8, so no record can name it; rename the file")
+        problems += [_NO_RECORD.format(name) for name in (*self.train, *self.valid) if not _is_text(name)]
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -209,6 +208,9 @@ class TrainingConfig(Settings):
         0.0, ge=0, lt=1, description="Decay of a moving average of the weights, which is what is evaluated and saved; 0 keeps none."
     )
     seed: int = Field(1, ge=0, lt=2**63, description="Seed of initialisation, dropout and the order of the data.")
+    start_from: str = Field(
+        "", description="A model whose sizes, vocabulary and weights training goes on from (--from); empty begins with fresh weights."
+    )
     evaluate_every: int = Field(1000, gt=0, description="Steps between evaluations, each of which writes a checkpoint.")
     keep: int = Field(5, gt=0, description="Newest checkpoints kept, beside the best.")
     patience: int = Field(0, ge=0, description="Evaluations without a better best_by after which training ends; 0 never.")
@@ -226,6 +228,8 @@ class TrainingConfig(Settings):
     def _consistent(self) -> Self:
         if self.weight_decay and self.optimizer == "adam":
             raise ValueError(f"weight_decay={self.weight_decay} is not for optimizer='adam'; set optimizer='adamw' or 'muon'")
+        if not _is_text(self.start_from):
+            raise ValueError(_NO_RECORD.format(self.start_from))
         return self
 
 
@@ -325,6 +329,10 @@ def to_toml(config: Config) -> str:
             if value is not None:
                 lines += [f"# {field.description}", f"{name} = {_toml(value)}"]
     return "\n".join(lines) + "\n"
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _toml(value: object) -> str:

@@ -199,6 +199,8 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     record = facts["run"]
     if "started" in record:
         lines.append(("started", record["started"]))
+    if isinstance(record.get("from"), Mapping):
+        lines.append(("began from", str(record["from"].get("bundle"))))
     if "argv" in record:
         lines.append(("command", shlex.join(record["argv"])))
     if "pairs" in record:

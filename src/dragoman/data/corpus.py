@@ -35,7 +35,7 @@ class Corpus:
     """Pairs of id sequences, each with its end token and without the start token.
 
     ``source_lengths`` and ``target_lengths`` count tokens, end token included; ``line_numbers`` are the places of the kept pairs in
-    the text, from 1; ``dropped`` counts the others by reason.
+    the text, from 1; ``dropped`` counts the others by reason; ``unknown`` counts the words that the vocabularies have no entry for.
     """
 
     source_ids: NDArray[Any]
@@ -47,6 +47,7 @@ class Corpus:
     line_numbers: NDArray[np.int32]
     dropped: dict[str, int]
     fingerprint: str
+    unknown: int = 0
 
     @classmethod
     def build(
@@ -100,6 +101,7 @@ class Corpus:
                 line_numbers=line_numbers,
                 dropped=facts["dropped"],
                 fingerprint=facts["fingerprint"],
+                unknown=facts.get("unknown", 0),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DragomanError(f"{folder}: not a whole corpus ({error}); build it again from the text") from None
@@ -133,6 +135,7 @@ class _Writer:
         self.hashes = {name: hashlib.sha256() for name in FILES}
         self.sizes = dict.fromkeys(FILES, 0)
         self.dropped: Counter[str] = Counter()
+        self.unknown = 0
         self.shortest = 0  # tokens of the shortest pair seen, by its longer side
 
     def write(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -156,6 +159,7 @@ class _Writer:
             "types": self.types,
             "sizes": self.sizes,
             "dropped": dict(self.dropped),
+            "unknown": self.unknown,
             "fingerprint": hashlib.sha256("".join(each.hexdigest() for each in self.hashes.values()).encode()).hexdigest(),
         }
         (self.folder / "corpus.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
@@ -176,6 +180,7 @@ class _Writer:
                 self.dropped[OVER_BUDGET] += 1
             else:
                 kept.append((number, source, target))
+                self.unknown += source.count(self.source.unk) + target.count(self.target.unk)
         return {
             "source.ids": chain.from_iterable(chain(source, (self.source.eos,)) for _, source, _ in kept),
             "target.ids": chain.from_iterable(chain(target, (self.target.eos,)) for _, _, target in kept),

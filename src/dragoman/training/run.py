@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -24,11 +25,14 @@ from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
 from dragoman.training.records import read_run
+from dragoman.training.start import describe_start, starting_tokenizers, starting_vocabularies
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("dragoman")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
     Raises what ``check_new_run`` raises, and DragomanError when the folder cannot be written.
     """
     check_new_run(run, config)
+    start = config.training.start_from
+    started = {"from": describe_start(start)} if start else {}
     existed = run.exists()
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -79,6 +85,7 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         "versions": {name: version(name) for name in ("dragoman", "torch", "tokenizers", "numpy")} | {"python": platform.python_version()},
         "platform": platform.platform(),
         "settings": config.model_dump(mode="json"),
+        **started,
     }
     try:
         write_file(run / "config.toml", to_toml(config))
@@ -145,14 +152,16 @@ def prepare(run: Path, config: Config) -> Prepared:
     try:
         source, target = load_tokenizers(run)
     except DragomanError:
-        source, target = _train_tokenizers(config)
+        source, target = starting_tokenizers(run) if config.training.start_from else _train_tokenizers(config)
         try:
             save_tokenizers(run, source, target)
         except OSError as error:
             raise DragomanError(f"{run}: cannot write the tokenizer: {error.strerror}; make room or choose another --out") from None
     corpus = _corpus(run / "corpus" / "train", data.train, config, source, target)
     validation = _corpus(run / "corpus" / "valid", data.valid, config, source, target) if data.valid else None
-    sized = config.with_values(model={"source_vocabulary": len(source), "target_vocabulary": len(target), "pad": target.pad})
+    rows = starting_vocabularies(run)  # an embedding may have more rows than its tokenizer entries
+    sizes = {"source_vocabulary": max(len(source), rows[0]), "target_vocabulary": max(len(target), rows[1])}
+    sized = config.with_values(model={**sizes, "pad": target.pad})
     return Prepared(sized, source, target, corpus, validation)
 
 
@@ -216,7 +225,7 @@ def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenize
                 "least that, or start a new run"
             )
         return corpus
-    return Corpus.build(
+    corpus = Corpus.build(
         folder,
         _pairs(specs, config),
         source_tokenizer=source,
@@ -224,6 +233,11 @@ def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenize
         max_length=min(config.data.max_length, config.model.max_positions),
         batch_tokens=budget,
     )
+    if config.training.start_from and corpus.unknown:
+        words = len(corpus.source_ids) + len(corpus.target_ids) - 2 * len(corpus)
+        notice = "%s: %d of %d words are not in the vocabulary of the model that training goes on from and become <unk>"
+        logger.warning(notice, folder.name, corpus.unknown, words)
+    return corpus
 
 
 def _train_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
