@@ -9,7 +9,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -132,6 +132,9 @@ class DataConfig(Settings):
         (), description="Training corpora: a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE; concatenated."
     )
     valid: tuple[str, ...] = Field((), description="Validation corpora, in the same forms.")
+    weights: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
+        (), description="For each training corpus, how many times each of its pairs is seen in an epoch; once where nothing is given."
+    )
     tokenizer: Literal["bpe", "whitespace"] = Field(
         "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
     )
@@ -152,7 +155,7 @@ class DataConfig(Settings):
         256, gt=1, description="Pairs with a side of more tokens than this, end token included, are dropped and counted."
     )
 
-    @field_validator("train", "valid", mode="before")
+    @field_validator("train", "valid", "weights", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
@@ -164,6 +167,8 @@ class DataConfig(Settings):
             problems.append(f"source and target are both {self.source!r}; give two different language codes")
         if self.joiner and self.tokenizer != "whitespace":
             problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
+        if self.weights and len(self.weights) != len(self.train):
+            problems.append(f"weights has {len(self.weights)} numbers for {len(self.train)} training corpora; give one for each --train")
         problems += [_NO_RECORD.format(name) for name in (*self.train, *self.valid) if not _is_text(name)]
         if problems:
             raise ValueError("; ".join(problems))

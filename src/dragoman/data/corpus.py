@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +35,8 @@ class Corpus:
     """Pairs of id sequences, each with its end token and without the start token.
 
     ``source_lengths`` and ``target_lengths`` count tokens, end token included; ``line_numbers`` are the places of the kept pairs in
-    the text, from 1; ``dropped`` counts the others by reason; ``unknown`` counts the words that the vocabularies have no entry for.
+    the text, from 1; ``dropped`` counts the others by reason; ``unknown`` counts the words that the vocabularies have no entry for;
+    ``parts`` are the numbers of kept pairs of the texts that it was built of, in their order.
     """
 
     source_ids: NDArray[Any]
@@ -48,26 +49,26 @@ class Corpus:
     dropped: dict[str, int]
     fingerprint: str
     unknown: int = 0
+    parts: tuple[int, ...] = ()
 
     @classmethod
     def build(
         cls,
         folder: Path,
-        pairs: Iterable[tuple[str, str]],
-        *,
+        *parts: Iterable[tuple[str, str]],
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         max_length: int,
         batch_tokens: int,
     ) -> Self:
-        """Encode ``pairs`` into the new folder ``folder``, which gets its name only when it is whole.
+        """Encode the pairs of all ``parts`` into the new folder ``folder``, which gets its name only when it is whole.
 
         A pair is dropped when a side is empty or white space, or has more than ``max_length`` or ``batch_tokens`` tokens with its end
         token. Raises DragomanError when the folder exists, when nothing is left, or when nothing can be written.
         """
         with new_folder(folder) as partial:
             writer = _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens)
-            writer.write(pairs)
+            writer.write(parts)
             if not writer.sizes["line_numbers"]:
                 raise DragomanError(f"{folder.name}: {writer.nothing_left()}")
         corpus = cls.open(folder)
@@ -102,6 +103,7 @@ class Corpus:
                 dropped=facts["dropped"],
                 fingerprint=facts["fingerprint"],
                 unknown=facts.get("unknown", 0),
+                parts=tuple(facts.get("parts", [sizes[-1]])),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DragomanError(f"{folder}: not a whole corpus ({error}); build it again from the text") from None
@@ -138,16 +140,20 @@ class _Writer:
         self.unknown = 0
         self.shortest = 0  # tokens of the shortest pair seen, by its longer side
 
-    def write(self, pairs: Iterable[tuple[str, str]]) -> None:
+    def write(self, parts: Iterable[Iterable[tuple[str, str]]]) -> None:
         files = {name: (self.folder / name).open("wb") for name in FILES}
+        numbers, kept = count(1), []
         try:
-            numbered = enumerate(pairs, start=1)
-            while chunk := list(islice(numbered, CHUNK_PAIRS)):
-                for name, values in self._encode(chunk).items():
-                    array = np.fromiter(values, self.types[name])
-                    self.sizes[name] += len(array)
-                    self.hashes[name].update(array.data)
-                    files[name].write(array.data)
+            for pairs in parts:
+                before = self.sizes["line_numbers"]
+                numbered = zip(pairs, numbers, strict=False)
+                while chunk := [(number, pair) for pair, number in islice(numbered, CHUNK_PAIRS)]:
+                    for name, values in self._encode(chunk).items():
+                        array = np.fromiter(values, self.types[name])
+                        self.sizes[name] += len(array)
+                        self.hashes[name].update(array.data)
+                        files[name].write(array.data)
+                kept.append(self.sizes["line_numbers"] - before)
             for file in files.values():
                 file.flush()
                 os.fsync(file.fileno())
@@ -160,6 +166,7 @@ class _Writer:
             "sizes": self.sizes,
             "dropped": dict(self.dropped),
             "unknown": self.unknown,
+            "parts": kept,
             "fingerprint": hashlib.sha256("".join(each.hexdigest() for each in self.hashes.values()).encode()).hexdigest(),
         }
         (self.folder / "corpus.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")

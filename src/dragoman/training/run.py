@@ -227,7 +227,7 @@ def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenize
         return corpus
     corpus = Corpus.build(
         folder,
-        _pairs(specs, config),
+        *(read_pairs(spec, config.data.source, config.data.target) for spec in specs),
         source_tokenizer=source,
         target_tokenizer=target,
         max_length=min(config.data.max_length, config.model.max_positions),
