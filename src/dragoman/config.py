@@ -135,6 +135,12 @@ class DataConfig(Settings):
     weights: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
         (), description="For each training corpus, how many times each of its pairs is seen in an epoch; once where nothing is given."
     )
+    tags: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], ...] = Field(
+        (), description="For each training corpus, the language tag before its sources: de puts >>de<<; not given, there are no tags."
+    )
+    valid_tags: tuple[str, ...] = Field(
+        (), description="For each validation corpus, its language tag; not given, those of tags, where there are as many corpora."
+    )
     tokenizer: Literal["bpe", "whitespace"] = Field(
         "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
     )
@@ -155,7 +161,7 @@ class DataConfig(Settings):
         256, gt=1, description="Pairs with a side of more tokens than this, end token included, are dropped and counted."
     )
 
-    @field_validator("train", "valid", "weights", mode="before")
+    @field_validator("train", "valid", "weights", "tags", "valid_tags", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
@@ -169,10 +175,26 @@ class DataConfig(Settings):
             problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
         if self.weights and len(self.weights) != len(self.train):
             problems.append(f"weights has {len(self.weights)} numbers for {len(self.train)} training corpora; give one for each --train")
+        problems += self._wrong_tags()
         problems += [_NO_RECORD.format(name) for name in (*self.train, *self.valid) if not _is_text(name)]
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _wrong_tags(self) -> list[str]:
+        problems, validation = [], self.validation_tags
+        if self.tags and len(self.tags) != len(self.train):
+            problems.append(f"tags has {len(self.tags)} entries for {len(self.train)} training corpora; give one for each --train")
+        if (self.tags or self.valid_tags) and len(validation) != len(self.valid):
+            problems.append(f"valid_tags has {len(validation)} entries for {len(self.valid)} validation corpora; give one for each --valid")
+        if unknown := [tag for tag in self.valid_tags if tag not in self.tags]:
+            problems.append(f"valid_tags has {', '.join(unknown)}, which no training corpus has; choose among tags")
+        return problems
+
+    @property
+    def validation_tags(self) -> tuple[str, ...]:
+        """valid_tags as used: the training corpora's where none are given and there are as many validation corpora."""
+        return self.valid_tags or (self.tags if len(self.valid) == len(self.train) else ())
 
 
 class TrainingConfig(Settings):

@@ -4,7 +4,6 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -33,7 +32,7 @@ TrainingData = Annotated[
         "--train",
         metavar="PATH",
         help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
-        "a .jsonl file. May be given several times; they are concatenated.",
+        "a .jsonl file. May be given several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
     ),
 ]
 DryRun = Annotated[
@@ -293,12 +292,12 @@ def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.devi
     from dragoman.training.trainer import Trainer, seed_everything
 
     keep_freed_memory()
-    settings = prepared.config
+    settings, source, target = prepared.config, prepared.source_tokenizer, prepared.target_tokenizer
     checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
     seed_everything(settings.training.seed)
-    model = load_bundle(checkpoint).model if checkpoint else starting_model(run, settings.model)
+    model = load_bundle(checkpoint).model if checkpoint else starting_model(run, settings.model, source, target)
     trainer = Trainer(
-        Bundle(settings, model, prepared.source_tokenizer, prepared.target_tokenizer), prepared.corpus,
+        Bundle(settings, model, source, target), prepared.corpus,
         run=run, log=log, device=device, validation=prepared.validation,
         score=_validation_score(run, prepared), facts=prepared.fingerprints(),
     )  # fmt: skip
@@ -332,17 +331,16 @@ def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
 def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
     """Greedy BLEU, chrF and samples of the validation pairs that the loss is of; the text is read once and left in the run folder."""
-    data, training, validation = prepared.config.data, prepared.config.training, prepared.validation
+    training, validation = prepared.config.training, prepared.validation
     if validation is None:
         return None
-    from dragoman.data.formats.pairs import read_pairs
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.evaluate import evaluate_translator
+    from dragoman.training.run import read_validation
     from dragoman.training.samples import choose_samples, write_validation_text
 
     kept = set(validation.line_numbers.tolist())
-    lines = enumerate(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid), start=1)
-    pairs = [pair for number, pair in lines if number in kept]
+    pairs = [pair for number, pair in enumerate(read_validation(prepared.config), start=1) if number in kept]
     plain = [(prepared.source_tokenizer.plain(source), prepared.target_tokenizer.plain(target)) for source, target in pairs]
     shown = choose_samples(plain)
     write_validation_text(run, plain)

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
@@ -60,15 +60,18 @@ class Corpus:
         target_tokenizer: Tokenizer,
         max_length: int,
         batch_tokens: int,
+        tags: Sequence[str] = (),
     ) -> Self:
         """Encode the pairs of all ``parts`` into the new folder ``folder``, which gets its name only when it is whole.
+
+        Of ``tags``, names that the source tokenizer knows, each is put before every source of its part.
 
         A pair is dropped when a side is empty or white space, or has more than ``max_length`` or ``batch_tokens`` tokens with its end
         token. Raises DragomanError when the folder exists, when nothing is left, or when nothing can be written.
         """
         with new_folder(folder) as partial:
             writer = _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens)
-            writer.write(parts)
+            writer.write(parts, [[source_tokenizer.tags[tag]] for tag in tags] or [[]] * len(parts))
             if not writer.sizes["line_numbers"]:
                 raise DragomanError(f"{folder.name}: {writer.nothing_left()}")
         corpus = cls.open(folder)
@@ -140,15 +143,15 @@ class _Writer:
         self.unknown = 0
         self.shortest = 0  # tokens of the shortest pair seen, by its longer side
 
-    def write(self, parts: Iterable[Iterable[tuple[str, str]]]) -> None:
+    def write(self, parts: Sequence[Iterable[tuple[str, str]]], heads: Sequence[list[int]]) -> None:
         files = {name: (self.folder / name).open("wb") for name in FILES}
         numbers, kept = count(1), []
         try:
-            for pairs in parts:
+            for pairs, head in zip(parts, heads, strict=True):
                 before = self.sizes["line_numbers"]
                 numbered = zip(pairs, numbers, strict=False)
                 while chunk := [(number, pair) for pair, number in islice(numbered, CHUNK_PAIRS)]:
-                    for name, values in self._encode(chunk).items():
+                    for name, values in self._encode(chunk, head).items():
                         array = np.fromiter(values, self.types[name])
                         self.sizes[name] += len(array)
                         self.hashes[name].update(array.data)
@@ -171,12 +174,12 @@ class _Writer:
         }
         (self.folder / "corpus.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
-    def _encode(self, chunk: list[tuple[int, tuple[str, str]]]) -> dict[str, Iterator[int]]:
+    def _encode(self, chunk: list[tuple[int, tuple[str, str]]], head: list[int]) -> dict[str, Iterator[int]]:
         source_ids = self.source.encode_batch([pair[0] for _, pair in chunk])
         target_ids = self.target.encode_batch([pair[1] for _, pair in chunk])
         kept = []
         for (number, pair), source, target in zip(chunk, source_ids, target_ids, strict=True):
-            longest = max(len(source), len(target)) + 1
+            longest = max(len(head) + len(source), len(target)) + 1
             if not (source and target and pair[0].strip() and pair[1].strip()):
                 self.dropped[EMPTY] += 1
                 continue
@@ -186,7 +189,7 @@ class _Writer:
             elif longest > self.batch_tokens:
                 self.dropped[OVER_BUDGET] += 1
             else:
-                kept.append((number, source, target))
+                kept.append((number, [*head, *source] if head else source, target))
                 self.unknown += source.count(self.source.unk) + target.count(self.target.unk)
         return {
             "source.ids": chain.from_iterable(chain(source, (self.source.eos,)) for _, source, _ in kept),

@@ -1,6 +1,7 @@
 """A run that goes on from a model: its sizes, vocabulary and weights are the model's, and all else begins anew."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import torch
 
 from dragoman.bundle import load_bundle, load_config, load_tokenizers, resolve_model
 from dragoman.config import ModelConfig
-from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import DragomanError
+from dragoman.data.tokenizer import Tokenizer, tag_text
+from dragoman.errors import DragomanError, UsageError
 from dragoman.model.build import build_model
+from dragoman.model.embedding import Embedding
 from dragoman.model.transformer import Transformer
 from dragoman.training.records import read_run
 
@@ -31,9 +33,17 @@ def describe_start(start: str) -> dict[str, Any]:
     }
 
 
-def starting_tokenizers(run: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target of the model that the run goes on from, one object when they are one."""
-    return load_tokenizers(Path(read_run(run)["from"]["bundle"]))
+def starting_tokenizers(run: Path, tags: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of source and target of the model that the run goes on from, one object when they are one.
+
+    Language tags that are new to it get entries behind all others. Raises UsageError when it has tags and the run has none.
+    """
+    source, target = load_tokenizers(Path(read_run(run)["from"]["bundle"]))
+    if source.tags and not tags:
+        known = ", ".join(map(tag_text, source.tags))
+        raise UsageError(f"the model that training goes on from has the language tags {known}; give data.tags, one for each --train")
+    tagged = source.with_tags(tags)
+    return tagged, tagged if target is source else target
 
 
 def starting_vocabularies(run: Path) -> tuple[int, int]:
@@ -42,24 +52,41 @@ def starting_vocabularies(run: Path) -> tuple[int, int]:
     return start.get("source_vocabulary", 0), start.get("target_vocabulary", 0)
 
 
-def starting_model(run: Path, config: ModelConfig) -> Transformer:
+def starting_model(run: Path, config: ModelConfig, source: Tokenizer, target: Tokenizer) -> Transformer:
     """A model of these settings with fresh weights, or with those of the model that the run goes on from.
 
-    Raises DragomanError when that model is gone, or is not what it was when the run began.
+    ``source`` and ``target`` are the run's tokenizers, whose last entries may be new to that model (`fill_new_rows`). Raises DragomanError
+    when it is gone, or is not what it was when the run began.
     """
     model = build_model(config)
     start = read_run(run).get("from")
     if not start:
         return model
     folder = Path(start["bundle"])
-    known = load_bundle(folder).model
+    known = load_bundle(folder)
     if _digest(folder) != start["weights_sha256"]:
         raise DragomanError(f"{folder}: the weights changed since the run {run} began from them; restore them, or start a new run")
-    weights = dict(known.named_parameters())
+    weights = dict(known.model.named_parameters())
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            weight.copy_(weights[name])
+            weight[: len(weights[name])] = weights[name]
+    fill_new_rows(model.encoder.embedding, before=len(known.source_tokenizer), after=len(source))
+    for embedding in (model.decoder.embedding, model.output):
+        fill_new_rows(embedding, before=len(known.target_tokenizer), after=len(target))
     return model
+
+
+@torch.no_grad()
+def fill_new_rows(embedding: Embedding, *, before: int, after: int) -> None:
+    """Gives the rows (D,) of the entries from ``before`` to ``after`` the mean of those of the entries before, padding left out.
+
+    At the output the logit of a mean is the mean of the logits, so by Jensen's inequality a new entry begins with at most 1 / (before - 1)
+    of the probability of the others, whatever the model has learnt to avoid; a row drawn at random may begin with more than any of them.
+    """
+    if before == after:
+        return
+    known = embedding.weight[:before].double()
+    embedding.weight[before:after] = (known.sum(0) - known[embedding.pad]) / (before - 1)
 
 
 def _digest(folder: Path) -> str:
