@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from dragoman.config import Config, merge
-from dragoman.data.tokenizer import Tokenizer
+from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder, require_new, write_file
 from dragoman.model.build import build_model
@@ -97,11 +97,13 @@ def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 def _card(bundle: Bundle) -> str:
     data, model = bundle.config.data, bundle.config.model
+    tags = " ".join(map(tag_text, bundle.source_tokenizer.tags))
     facts = {
         "Languages": f"{data.source or 'source'} to {data.target or 'target'}",
         "Model": f"encoder-decoder Transformer, {model.encoder_layers} + {model.decoder_layers} layers, d_model {model.d_model}, "
         f"d_ff {model.d_ff}, {model.n_heads} heads, {count_parameters(model):,} parameters",
         "Vocabulary": f"{model.source_vocabulary:,} source and {model.target_vocabulary:,} target entries ({data.tokenizer})",
+        **({"Language tags": f"{tags}; each line to translate begins with one"} if tags else {}),
         **{key.replace("_", " ").capitalize(): str(value) for key, value in bundle.info.items()},
     }
     lines = [f"- {key}: {value}" for key, value in facts.items()]

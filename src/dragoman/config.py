@@ -9,7 +9,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from dragoman.errors import UsageError
 
 LARGEST = 2**63 - 1
+_NO_RECORD = "the file name {!r} is not UTF-8, so no record can name it; rename the file"
 
 
 class Settings(BaseModel):
@@ -131,6 +132,15 @@ class DataConfig(Settings):
         (), description="Training corpora: a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE; concatenated."
     )
     valid: tuple[str, ...] = Field((), description="Validation corpora, in the same forms.")
+    weights: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
+        (), description="For each training corpus, how many times each of its pairs is seen in an epoch; once where nothing is given."
+    )
+    tags: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], ...] = Field(
+        (), description="For each training corpus, the language tag before its sources: de puts >>de<<; not given, there are no tags."
+    )
+    valid_tags: tuple[str, ...] = Field(
+        (), description="For each validation corpus, its language tag; not given, those of tags, where there are as many corpora."
+    )
     tokenizer: Literal["bpe", "whitespace"] = Field(
         "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
     )
@@ -151,7 +161,7 @@ class DataConfig(Settings):
         256, gt=1, description="Pairs with a side of more tokens than this, end token included, are dropped and counted."
     )
 
-    @field_validator("train", "valid", mode="before")
+    @field_validator("train", "valid", "weights", "tags", "valid_tags", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
@@ -163,12 +173,28 @@ class DataConfig(Settings):
             problems.append(f"source and target are both {self.source!r}; give two different language codes")
         if self.joiner and self.tokenizer != "whitespace":
             problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
-        for name in (*self.train, *self.valid):
-            if any("\ud800" <= character <= "\udfff" for character in name):
-                problems.append(f"the file name {name!r} is not UTF-8, so no record can name it; rename the file")
+        if self.weights and len(self.weights) != len(self.train):
+            problems.append(f"weights has {len(self.weights)} numbers for {len(self.train)} training corpora; give one for each --train")
+        problems += self._wrong_tags()
+        problems += [_NO_RECORD.format(name) for name in (*self.train, *self.valid) if not _is_text(name)]
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _wrong_tags(self) -> list[str]:
+        problems, validation = [], self.validation_tags
+        if self.tags and len(self.tags) != len(self.train):
+            problems.append(f"tags has {len(self.tags)} entries for {len(self.train)} training corpora; give one for each --train")
+        if (self.tags or self.valid_tags) and len(validation) != len(self.valid):
+            problems.append(f"valid_tags has {len(validation)} entries for {len(self.valid)} validation corpora; give one for each --valid")
+        if unknown := [tag for tag in self.valid_tags if tag not in self.tags]:
+            problems.append(f"valid_tags has {', '.join(unknown)}, which no training corpus has; choose among tags")
+        return problems
+
+    @property
+    def validation_tags(self) -> tuple[str, ...]:
+        """valid_tags as used: the training corpora's where none are given and there are as many validation corpora."""
+        return self.valid_tags or (self.tags if len(self.valid) == len(self.train) else ())
 
 
 class TrainingConfig(Settings):
@@ -209,6 +235,9 @@ class TrainingConfig(Settings):
         0.0, ge=0, lt=1, description="Decay of a moving average of the weights, which is what is evaluated and saved; 0 keeps none."
     )
     seed: int = Field(1, ge=0, lt=2**63, description="Seed of initialisation, dropout and the order of the data.")
+    start_from: str = Field(
+        "", description="A model whose sizes, vocabulary and weights training goes on from (--from); empty begins with fresh weights."
+    )
     evaluate_every: int = Field(1000, gt=0, description="Steps between evaluations, each of which writes a checkpoint.")
     keep: int = Field(5, gt=0, description="Newest checkpoints kept, beside the best.")
     patience: int = Field(0, ge=0, description="Evaluations without a better best_by after which training ends; 0 never.")
@@ -226,6 +255,8 @@ class TrainingConfig(Settings):
     def _consistent(self) -> Self:
         if self.weight_decay and self.optimizer == "adam":
             raise ValueError(f"weight_decay={self.weight_decay} is not for optimizer='adam'; set optimizer='adamw' or 'muon'")
+        if not _is_text(self.start_from):
+            raise ValueError(_NO_RECORD.format(self.start_from))
         return self
 
 
@@ -325,6 +356,10 @@ def to_toml(config: Config) -> str:
             if value is not None:
                 lines += [f"# {field.description}", f"{name} = {_toml(value)}"]
     return "\n".join(lines) + "\n"
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _toml(value: object) -> str:

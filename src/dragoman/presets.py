@@ -1,6 +1,6 @@
 """The paper's rows (Table 3, base, big) and small ones for laptops, as changes to the default settings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,20 +86,75 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+_FREE = ("dropout", "attention_dropout", "activation_dropout")
+_SET_BY_TOKENIZER = ("source_vocabulary", "target_vocabulary", "pad")
+_OF_TOKENIZER = ("tokenizer", "vocabulary_size", "joint_vocabulary", "normalization", "joiner")
+_Settings = dict[str, Any]
+
+
 def resolve_config(
-    preset: str | None = None, path: Path | None = None, overrides: list[str] | None = None, flags: Mapping[str, Any] | None = None
+    preset: str | None = None,
+    path: Path | None = None,
+    overrides: list[str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    model: Callable[[str], Config] | None = None,
 ) -> Config:
     """The settings of a preset (the paper's base by default), then a TOML file, then ``--set`` overrides, then command-line flags.
 
-    Raises UsageError for an unknown preset, naming the known ones; an unknown setting, naming the nearest; and a value that does not fit,
-    naming its place.
+    ``model`` gives the settings of the model that training.start_from names, where one is to be gone on from: then what is not given is
+    the model's, but for its training, which is that of the preset that it was made with. Raises UsageError for an unknown preset, naming
+    the known ones; an unknown setting, naming the nearest; a value that does not fit, naming its place; and what the model has otherwise.
     """
     from_file = read_toml(path) if path else {}
-    name = from_file.get("preset", "base") if preset is None else preset
-    settings = layer(Config().model_dump(), {**find_preset(name).changes, "preset": name}, place=f"preset {name}")
-    settings = layer(settings, from_file | {"preset": name}, place=str(path))
-    settings = layer(settings, parse_overrides(overrides or []), place="--set")
-    return check(layer(settings, flags or {}, place="command line"), place="settings")
+    given = [(from_file, str(path)), (parse_overrides(overrides or []), "--set"), (flags or {}, "command line")]
+    named = from_file.get("preset") if preset is None else preset
+    start = _start_from(given) if model else ""
+    known = model(start) if model and start else None
+    usual = known.preset if known and known.preset in PRESETS else "base"
+    recipe = find_preset(usual if named is None else named)
+    settings = layer(Config().model_dump(), {**recipe.changes, "preset": recipe.name}, place=f"preset {recipe.name}")
+    if known:
+        settings |= _kept(known, settings, sizes=named is None)
+    for changes, place in given:
+        settings = layer(settings, {**changes, "preset": recipe.name}, place=place)
+    if known:
+        _require_same(settings, known, start)
+    return check(settings, place="settings")
+
+
+def _start_from(given: list[tuple[Mapping[str, Any], str]]) -> str:
+    """The model to go on from, by the last place that names it; a value that is no text is for `layer` to refuse."""
+    groups = [changes.get("training") for changes, _ in reversed(given)]
+    found = next((group["start_from"] for group in groups if isinstance(group, Mapping) and "start_from" in group), "")
+    return found if isinstance(found, str) else ""
+
+
+def _kept(known: Config, settings: _Settings, *, sizes: bool) -> _Settings:
+    """What a run has of the model that it goes on from, unless it is given: all but the training. ``sizes``: no preset gives these."""
+    model = {**known.model.model_dump(), **{name: settings["model"][name] for name in _SET_BY_TOKENIZER}}
+    data = {name: getattr(known.data, name) for name in (*_OF_TOKENIZER, "source", "target", "max_length")}
+    return {
+        "model": model if sizes else settings["model"],
+        "data": settings["data"] | data,
+        "decoding": known.decoding.model_dump(),
+    }
+
+
+def _require_same(settings: _Settings, known: Config, start: str) -> None:
+    """UsageError that names every setting of the sizes and of the vocabulary that is not the model's."""
+    fixed = {"model": [name for name in ModelConfig.model_fields if name not in (*_FREE, *_SET_BY_TOKENIZER)], "data": _OF_TOKENIZER}
+    differing = [
+        f"{group}.{name}={settings[group][name]} (the model has {getattr(getattr(known, group), name)})"
+        for group, names in fixed.items()
+        for name in names
+        if settings[group][name] != getattr(getattr(known, group), name)
+    ]
+    if differing:
+        raise UsageError(
+            f"--from {start}: the model's sizes and vocabulary cannot change, but given are {', '.join(differing)}; leave these settings "
+            f"out, and the preset {settings['preset']} where they are its own"
+        )
 
 
 def find_preset(name: object) -> Preset:

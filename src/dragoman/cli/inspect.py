@@ -66,6 +66,7 @@ def _model_facts(path: Path) -> dict[str, Any]:
             "joint": bundle.source_tokenizer is bundle.target_tokenizer,
             "source": len(bundle.source_tokenizer),
             "target": len(bundle.target_tokenizer),
+            **({"tags": list(bundle.source_tokenizer.tags)} if bundle.source_tokenizer.tags else {}),
         },
         "info": dict(bundle.info),
         "settings": bundle.config.model_dump(mode="json"),
@@ -199,6 +200,8 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     record = facts["run"]
     if "started" in record:
         lines.append(("started", record["started"]))
+    if isinstance(record.get("from"), Mapping):
+        lines.append(("began from", str(record["from"].get("bundle"))))
     if "argv" in record:
         lines.append(("command", shlex.join(record["argv"])))
     if "pairs" in record:
@@ -219,6 +222,7 @@ def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
+        *([("language tags", " ".join(f">>{tag}<<" for tag in vocabulary["tags"]))] if "tags" in vocabulary else []),
         ("preset", facts["settings"]["preset"]),
         *((name.replace("_", " "), str(value)) for name, value in facts["info"].items()),
         ("written by", f"Dragoman {facts['dragoman_version']}, format {facts['format_version']}"),

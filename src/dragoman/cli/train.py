@@ -4,7 +4,6 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -33,7 +32,7 @@ TrainingData = Annotated[
         "--train",
         metavar="PATH",
         help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
-        "a .jsonl file. May be given several times; they are concatenated.",
+        "a .jsonl file. May be given several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
     ),
 ]
 DryRun = Annotated[
@@ -42,6 +41,16 @@ DryRun = Annotated[
         "--dry-run",
         help="Train nothing and leave nothing behind: print what the run would take, in parameters, memory, steps and, measured on a few "
         "updates, time.",
+    ),
+]
+
+StartFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="MODEL",
+        help="Go on from a model (a run folder, a checkpoint or a bundle) in a new run: its sizes, vocabulary and weights, and the "
+        "training settings of the preset it was made with unless others are given; optimiser, schedule and data begin anew.",
     ),
 ]
 
@@ -65,6 +74,7 @@ def train(
             help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
         ),
     ] = None,
+    start: StartFrom = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,
     max_minutes: Annotated[
@@ -89,6 +99,7 @@ def train(
         raise UsageError("--dry-run is for a new run; leave out --resume")
     data = {"train": training_data, "valid": validation_data, **_languages(pair)}
     training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision, "device": device}
+    training |= {"start_from": None if start is None else str(start)}
     flags = {
         group: {key: value for key, value in values.items() if value is not None and value != []}
         for group, values in (("data", data), ("training", training))
@@ -97,7 +108,7 @@ def train(
     if resume:
         settings, changes = _resumed_settings(out, preset or config, overrides, flags)
     else:
-        settings = resolve_config(preset, config, overrides, flags)
+        settings = resolve_config(preset, config, overrides, flags, model=_model_settings)
         if not (settings.data.source and settings.data.target):
             raise UsageError("no languages; give PAIR, such as en-de")
     if dry_run:
@@ -123,6 +134,12 @@ def _languages(pair: str | None) -> dict[str, str]:
     return {"source": source, "target": target}
 
 
+def _model_settings(start: str) -> Config:
+    from dragoman.bundle import load_config, resolve_model
+
+    return load_config(resolve_model(start))
+
+
 def _resumed_settings(
     out: Path, base: object, overrides: list[str] | None, flags: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Config, list[str]]:
@@ -139,6 +156,9 @@ def _resumed_settings(
     for group in ("model", "data"):
         if getattr(after, group) != getattr(before, group):
             raise UsageError(f"--resume: the settings in [{group}] cannot change within a run; start a new one")
+    if after.training.start_from != before.training.start_from:
+        began = f"from {before.training.start_from}" if before.training.start_from else "with fresh weights"
+        raise UsageError(f"--resume: the run began {began}, and goes on from its own newest checkpoint; leave out --from")
     if after.training.optimizer != before.training.optimizer:
         raise UsageError(
             "--resume: training.optimizer cannot change within a run, for one cannot use what another has gathered; start a new one"
@@ -265,19 +285,19 @@ def _passing_folder(out: Path) -> Iterator[Path]:
 
 
 def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device") -> "Trainer":
-    """A trainer of fresh weights, or of the newest checkpoint and at its place."""
+    """A trainer of fresh weights or those of the model to go on from, or of the newest checkpoint and at its place."""
     from dragoman.bundle import Bundle, list_checkpoints, load_bundle
     from dragoman.devices import keep_freed_memory
-    from dragoman.model.build import build_model
+    from dragoman.training.start import starting_model
     from dragoman.training.trainer import Trainer, seed_everything
 
     keep_freed_memory()
-    settings = prepared.config
+    settings, source, target = prepared.config, prepared.source_tokenizer, prepared.target_tokenizer
     checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
     seed_everything(settings.training.seed)
-    model = load_bundle(checkpoint).model if checkpoint else build_model(settings.model)
+    model = load_bundle(checkpoint).model if checkpoint else starting_model(run, settings.model, source, target)
     trainer = Trainer(
-        Bundle(settings, model, prepared.source_tokenizer, prepared.target_tokenizer), prepared.corpus,
+        Bundle(settings, model, source, target), prepared.corpus,
         run=run, log=log, device=device, validation=prepared.validation,
         score=_validation_score(run, prepared), facts=prepared.fingerprints(),
     )  # fmt: skip
@@ -311,17 +331,16 @@ def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
 def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
     """Greedy BLEU, chrF and samples of the validation pairs that the loss is of; the text is read once and left in the run folder."""
-    data, training, validation = prepared.config.data, prepared.config.training, prepared.validation
+    training, validation = prepared.config.training, prepared.validation
     if validation is None:
         return None
-    from dragoman.data.formats.pairs import read_pairs
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.evaluate import evaluate_translator
+    from dragoman.training.run import read_validation
     from dragoman.training.samples import choose_samples, write_validation_text
 
     kept = set(validation.line_numbers.tolist())
-    lines = enumerate(chain.from_iterable(read_pairs(spec, data.source, data.target) for spec in data.valid), start=1)
-    pairs = [pair for number, pair in lines if number in kept]
+    pairs = [pair for number, pair in enumerate(read_validation(prepared.config), start=1) if number in kept]
     plain = [(prepared.source_tokenizer.plain(source), prepared.target_tokenizer.plain(target)) for source, target in pairs]
     shown = choose_samples(plain)
     write_validation_text(run, plain)

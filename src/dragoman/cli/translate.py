@@ -50,7 +50,8 @@ def translate(
     """Translate text: n lines in, n lines out, in order.
 
     Only LF or CRLF ends a line. Answers are written as soon as the lines that have arrived are translated, so a program that keeps the
-    pipe open gets an answer for each line it sends. An empty line gives an empty line.
+    pipe open gets an answer for each line it sends. An empty line gives an empty line. To a model with language tags every other line
+    begins with one, such as >>de<<; `dragoman inspect MODEL` shows them.
 
     With --n-best N each translation is a line `NUMBER<tab>SCORE<tab>TEXT`, where NUMBER is the input line, from 1, over all files. A line
     break of any kind inside a translation is written as a space; --json keeps the text as it is. With -o the file appears when all is done.

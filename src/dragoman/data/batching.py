@@ -40,13 +40,39 @@ class Batch:
         return Batch(pairs=self.pairs, **tensors)
 
 
-def plan_batches(source_lengths: NDArray[Any], target_lengths: NDArray[Any], *, batch_tokens: int, seed: int, epoch: int) -> list[Indices]:
+def draw_pairs(parts: Sequence[int], weights: Sequence[float], *, seed: int, epoch: int) -> Indices | None:
+    """The pairs of an epoch by the weights of the parts of a corpus, those seen several times several times; None without weights.
+
+    With weight w every pair of a part is seen ⌊w⌋ times, and the share w - ⌊w⌋ of them once more. These are the next ones in a fixed
+    shuffled order that begins again at its end, so that over the epochs no pair is seen more than once more often than another.
+    """
+    if not weights:
+        return None
+    drawn, start = [], 0
+    for number, (size, weight) in enumerate(zip(parts, weights, strict=True)):
+        whole = int(weight)
+        drawn += [np.arange(start, start + size)] * whole
+        more = round((weight - whole) * size)
+        if not whole:
+            more = max(more, min(size, 1))  # an epoch without a pair would never end
+        if more:
+            order = np.random.default_rng([seed, number, 1]).permutation(size)
+            drawn.append(start + order[(epoch * more + np.arange(more)) % size])
+        start += size
+    return np.concatenate(drawn)
+
+
+def plan_batches(
+    source_lengths: NDArray[Any], target_lengths: NDArray[Any], *, batch_tokens: int, seed: int, epoch: int, pairs: Indices | None = None
+) -> list[Indices]:
     """The batches of an epoch: each pair once, similar lengths together, in an order that is a pure function of seed and epoch.
 
-    A batch of B pairs, padded, has at most ``batch_tokens`` tokens on each side. Raises DragomanError for a pair that is longer.
+    ``pairs``, if given, are seen instead, each as often as it stands there. A batch of B pairs, padded, has at most ``batch_tokens``
+    tokens on each side. Raises DragomanError for a pair that is longer.
     """
     random = np.random.default_rng([seed, epoch])
-    shuffled = random.permutation(len(source_lengths))  # pairs of equal lengths meet others in every epoch
+    # Pairs of equal lengths meet others in every epoch.
+    shuffled = random.permutation(np.arange(len(source_lengths)) if pairs is None else pairs)
     order = shuffled[_by_length(source_lengths[shuffled], target_lengths[shuffled])]
     batches = _cut(order, source_lengths, target_lengths, batch_tokens)
     return [batches[index] for index in random.permutation(len(batches))]

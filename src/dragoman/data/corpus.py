@@ -9,9 +9,9 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +35,8 @@ class Corpus:
     """Pairs of id sequences, each with its end token and without the start token.
 
     ``source_lengths`` and ``target_lengths`` count tokens, end token included; ``line_numbers`` are the places of the kept pairs in
-    the text, from 1; ``dropped`` counts the others by reason.
+    the text, from 1; ``dropped`` counts the others by reason; ``unknown`` counts the words that the vocabularies have no entry for;
+    ``parts`` are the numbers of kept pairs of the texts that it was built of, in their order.
     """
 
     source_ids: NDArray[Any]
@@ -47,26 +48,30 @@ class Corpus:
     line_numbers: NDArray[np.int32]
     dropped: dict[str, int]
     fingerprint: str
+    unknown: int = 0
+    parts: tuple[int, ...] = ()
 
     @classmethod
     def build(
         cls,
         folder: Path,
-        pairs: Iterable[tuple[str, str]],
-        *,
+        *parts: Iterable[tuple[str, str]],
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         max_length: int,
         batch_tokens: int,
+        tags: Sequence[str] = (),
     ) -> Self:
-        """Encode ``pairs`` into the new folder ``folder``, which gets its name only when it is whole.
+        """Encode the pairs of all ``parts`` into the new folder ``folder``, which gets its name only when it is whole.
+
+        Of ``tags``, names that the source tokenizer knows, each is put before every source of its part.
 
         A pair is dropped when a side is empty or white space, or has more than ``max_length`` or ``batch_tokens`` tokens with its end
         token. Raises DragomanError when the folder exists, when nothing is left, or when nothing can be written.
         """
         with new_folder(folder) as partial:
             writer = _Writer(partial, source_tokenizer, target_tokenizer, max_length=max_length, batch_tokens=batch_tokens)
-            writer.write(pairs)
+            writer.write(parts, [[source_tokenizer.tags[tag]] for tag in tags] or [[]] * len(parts))
             if not writer.sizes["line_numbers"]:
                 raise DragomanError(f"{folder.name}: {writer.nothing_left()}")
         corpus = cls.open(folder)
@@ -100,6 +105,8 @@ class Corpus:
                 line_numbers=line_numbers,
                 dropped=facts["dropped"],
                 fingerprint=facts["fingerprint"],
+                unknown=facts.get("unknown", 0),
+                parts=tuple(facts.get("parts", [sizes[-1]])),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DragomanError(f"{folder}: not a whole corpus ({error}); build it again from the text") from None
@@ -133,18 +140,23 @@ class _Writer:
         self.hashes = {name: hashlib.sha256() for name in FILES}
         self.sizes = dict.fromkeys(FILES, 0)
         self.dropped: Counter[str] = Counter()
+        self.unknown = 0
         self.shortest = 0  # tokens of the shortest pair seen, by its longer side
 
-    def write(self, pairs: Iterable[tuple[str, str]]) -> None:
+    def write(self, parts: Sequence[Iterable[tuple[str, str]]], heads: Sequence[list[int]]) -> None:
         files = {name: (self.folder / name).open("wb") for name in FILES}
+        numbers, kept = count(1), []
         try:
-            numbered = enumerate(pairs, start=1)
-            while chunk := list(islice(numbered, CHUNK_PAIRS)):
-                for name, values in self._encode(chunk).items():
-                    array = np.fromiter(values, self.types[name])
-                    self.sizes[name] += len(array)
-                    self.hashes[name].update(array.data)
-                    files[name].write(array.data)
+            for pairs, head in zip(parts, heads, strict=True):
+                before = self.sizes["line_numbers"]
+                numbered = zip(pairs, numbers, strict=False)
+                while chunk := [(number, pair) for pair, number in islice(numbered, CHUNK_PAIRS)]:
+                    for name, values in self._encode(chunk, head).items():
+                        array = np.fromiter(values, self.types[name])
+                        self.sizes[name] += len(array)
+                        self.hashes[name].update(array.data)
+                        files[name].write(array.data)
+                kept.append(self.sizes["line_numbers"] - before)
             for file in files.values():
                 file.flush()
                 os.fsync(file.fileno())
@@ -156,16 +168,18 @@ class _Writer:
             "types": self.types,
             "sizes": self.sizes,
             "dropped": dict(self.dropped),
+            "unknown": self.unknown,
+            "parts": kept,
             "fingerprint": hashlib.sha256("".join(each.hexdigest() for each in self.hashes.values()).encode()).hexdigest(),
         }
         (self.folder / "corpus.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
-    def _encode(self, chunk: list[tuple[int, tuple[str, str]]]) -> dict[str, Iterator[int]]:
+    def _encode(self, chunk: list[tuple[int, tuple[str, str]]], head: list[int]) -> dict[str, Iterator[int]]:
         source_ids = self.source.encode_batch([pair[0] for _, pair in chunk])
         target_ids = self.target.encode_batch([pair[1] for _, pair in chunk])
         kept = []
         for (number, pair), source, target in zip(chunk, source_ids, target_ids, strict=True):
-            longest = max(len(source), len(target)) + 1
+            longest = max(len(head) + len(source), len(target)) + 1
             if not (source and target and pair[0].strip() and pair[1].strip()):
                 self.dropped[EMPTY] += 1
                 continue
@@ -175,7 +189,8 @@ class _Writer:
             elif longest > self.batch_tokens:
                 self.dropped[OVER_BUDGET] += 1
             else:
-                kept.append((number, source, target))
+                kept.append((number, [*head, *source] if head else source, target))
+                self.unknown += source.count(self.source.unk) + target.count(self.target.unk)
         return {
             "source.ids": chain.from_iterable(chain(source, (self.source.eos,)) for _, source, _ in kept),
             "target.ids": chain.from_iterable(chain(target, (self.target.eos,)) for _, _, target in kept),

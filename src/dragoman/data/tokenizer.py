@@ -3,7 +3,8 @@
 The file is JSON: our few fields, and under ``tokenizer`` exactly what the ``tokenizers`` package reads and writes.
 
 The four special tokens have their places in the vocabulary, but no text encodes to them: ``<`` is a piece of its own, so no sequence
-of merges spells ``<s>``, and nothing is registered with ``tokenizers`` to be looked for in text.
+of merges spells ``<s>``, and nothing is registered with ``tokenizers`` to be looked for in text. Language tags are the same: their entries
+hold a space, and no piece of text does. A tag is put before ids by who knows that one is meant: a corpus that has one, or `split_tag`.
 """
 
 import hashlib
@@ -11,8 +12,8 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -33,6 +34,8 @@ SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 to 3 of a tokenizer 
 # None is longer than 64 characters: learning takes the square of that, and no word needs more.
 PIECES = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}| ?<| ?[^\s\p{L}\p{M}\p{N}<]{1,64}|\s{1,64}(?!\S)|\s{1,64}"
 
+_TAG = re.compile(r">>([A-Za-z0-9_-]+)<< ?")
+
 _VISIBLE_BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _OTHER_BYTES = [byte for byte in range(256) if byte not in _VISIBLE_BYTES]
 # Byte-level vocabularies write each byte as one visible character: itself, or one from U+0100 on.
@@ -44,7 +47,8 @@ class Tokenizer:
     """Text to ids and back.
 
     ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
-    splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next.
+    splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``tags`` are the ids
+    of the language tags by name: de for ``>>de<<``.
     """
 
     kind: Kind
@@ -54,24 +58,44 @@ class Tokenizer:
     eos: int
     unk: int
     backend: tokenizers.Tokenizer = field(repr=False)
+    tags: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def train(
-        cls, lines: Iterable[str], *, kind: Kind, vocabulary_size: int, normalization: Normalization = "none", joiner: str = ""
+        cls,
+        lines: Iterable[str],
+        *,
+        kind: Kind,
+        vocabulary_size: int,
+        normalization: Normalization = "none",
+        joiner: str = "",
+        tags: Iterable[str] = (),
     ) -> Self:
-        """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, the four special tokens included.
+        """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, the four special tokens and the tags included.
 
         For ``whitespace`` 0 keeps every word; a warning counts what a limit leaves out. Raises UsageError when ``vocabulary_size`` is too
         small.
         """
-        smallest = len(SPECIAL_TOKENS) + (256 if kind == "bpe" else 1)
+        tags = dict.fromkeys(tags)
+        smallest = len(SPECIAL_TOKENS) + len(tags) + (256 if kind == "bpe" else 1)
         if vocabulary_size < smallest and (kind == "bpe" or vocabulary_size):
             raise UsageError(f"data.vocabulary_size={vocabulary_size} is too small for tokenizer {kind}; give {smallest} or more")
         normal_forms: dict[str, list[normalizers.Normalizer]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
         learn = _learn_bpe if kind == "bpe" else _learn_words
-        backend = learn(lines, vocabulary_size=vocabulary_size, normal_form=normal_forms[normalization])
+        size = vocabulary_size and vocabulary_size - len(tags)
+        backend = learn(lines, vocabulary_size=size, normal_form=normal_forms[normalization])
         pad, bos, eos, unk = range(len(SPECIAL_TOKENS))
-        return cls(kind=kind, joiner=joiner, pad=pad, bos=bos, eos=eos, unk=unk, backend=backend)
+        return cls(kind=kind, joiner=joiner, pad=pad, bos=bos, eos=eos, unk=unk, backend=backend).with_tags(tags)
+
+    def with_tags(self, names: Iterable[str]) -> Self:
+        """This tokenizer with entries for the tags that it does not have yet, behind all others: no entry gets another id."""
+        new = [name for name in dict.fromkeys(names) if name not in self.tags]
+        if not new:
+            return self
+        tags = {name: token for token, name in enumerate(new, start=len(self))}
+        saved = json.loads(self.backend.to_str())
+        saved["model"]["vocab"] |= {_entry(name): token for name, token in tags.items()}
+        return replace(self, backend=tokenizers.Tokenizer.from_str(json.dumps(saved)), tags={**self.tags, **tags})
 
     def __len__(self) -> int:
         """Entries of the vocabulary."""
@@ -95,9 +119,25 @@ class Tokenizer:
         special = {self.pad, self.bos, self.eos}
         return [[self.unk if token in special else token for token in encoding.ids] for encoding in encodings]
 
+    def split_tag(self, source: str) -> tuple[list[int], str]:
+        """The id of the tag at the head of a line to translate, and the text behind it and one space.
+
+        No id and all of the text, if it is blank or the tokenizer has no tags. Raises DragomanError for any other line without a tag, or
+        with one that is not known, naming those that are.
+        """
+        if not self.tags or not source.strip():
+            return [], source
+        found = _TAG.match(source)
+        known = ", ".join(map(tag_text, self.tags))
+        if found is None:
+            raise DragomanError(f"the line begins with no language tag, which tells the model what to translate into; put one of {known}")
+        if found[1] not in self.tags:
+            raise DragomanError(f"the language tag {found[0].strip()} is unknown to the model; it has {known}")
+        return [self.tags[found[1]]], source[found.end() :]
+
     def decode(self, ids: Iterable[int]) -> str:
-        """The plain text of ``ids``: start, end and padding are left out, an unknown token reads ``<unk>``, broken UTF-8 is U+FFFD."""
-        special = {self.pad, self.bos, self.eos}
+        """The plain text of ``ids``: start, end, padding and tags left out, ``<unk>`` for an unknown token, U+FFFD for broken UTF-8."""
+        special = {self.pad, self.bos, self.eos, *self.tags.values()}
         return self.plain(self.backend.decode([token for token in ids if token not in special], skip_special_tokens=False))
 
     def token(self, id: int) -> str:
@@ -105,8 +145,8 @@ class Tokenizer:
         entry = self.backend.id_to_token(id)
         if entry is None:
             raise DragomanError(f"no token has the id {id}; the vocabulary has {len(self)} entries")
-        if self.kind == "whitespace" or id in (self.pad, self.bos, self.eos, self.unk):
-            return entry
+        if self.kind == "whitespace" or id in (self.pad, self.bos, self.eos, self.unk, *self.tags.values()):
+            return entry.strip(" ")
         return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
 
     def plain(self, text: str) -> str:
@@ -146,7 +186,11 @@ class Tokenizer:
     def _check(self) -> None:
         if self.kind not in ("bpe", "whitespace") or not isinstance(self.joiner, str):
             raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
-        special = (self.pad, self.bos, self.eos, self.unk)
+        if not isinstance(self.tags, dict) or any(_TAG.fullmatch(tag_text(name)) is None for name in self.tags):
+            raise ValueError(f"tags {self.tags!r}")
+        special = (self.pad, self.bos, self.eos, self.unk, *self.tags.values())
+        if any(self.backend.token_to_id(_entry(name)) != token for name, token in self.tags.items()):
+            raise ValueError(f"tags {self.tags} are not in the vocabulary")
         if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(set(special)) < len(special):
             raise ValueError(f"special ids {special} in a vocabulary of {len(self)}")
         if sorted(self.backend.get_vocab().values()) != list(range(len(self))):
@@ -160,8 +204,20 @@ class Tokenizer:
 
     def _to_json(self) -> str:
         own = {"format": FORMAT_VERSION, "kind": self.kind, "joiner": self.joiner}
-        special = {"pad": self.pad, "bos": self.bos, "eos": self.eos, "unk": self.unk}
+        special: dict[str, object] = {"pad": self.pad, "bos": self.bos, "eos": self.eos, "unk": self.unk}
+        if self.tags:
+            special["tags"] = dict(self.tags)
         return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)
+
+
+def tag_text(name: str) -> str:
+    """A language tag as it stands at the head of a line."""
+    return f">>{name}<<"
+
+
+def _entry(name: str) -> str:
+    """A tag's entry in the vocabulary. No piece of text has a space: words are cut at it, and byte pairs write it as another character."""
+    return f"{tag_text(name)} "
 
 
 def _learn_bpe(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:

@@ -51,14 +51,16 @@ def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_
 def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, alpha: float, batch_tokens: int) -> list[Scored]:
     """The score of each target as the translation of its source, in order.
 
-    Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts differ or for a pair with more tokens than the model
-    takes: nothing is cut.
+    Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts differ, for a language tag that is missing or unknown
+    and for a pair with more tokens than the model takes: nothing is cut.
     """
     check_alpha(alpha)
     if len(sources) != len(targets):
         raise DragomanError(f"{len(sources)} sources but {len(targets)} targets; each target needs the source it translates")
     source_tokenizer, target_tokenizer = bundle.source_tokenizer, bundle.target_tokenizer
-    source_ids = [[*ids, source_tokenizer.eos] for ids in source_tokenizer.encode_batch(sources)]
+    heads = [_head(bundle, source, number) for number, source in enumerate(sources, start=1)]
+    encoded = source_tokenizer.encode_batch([text for _, text in heads])
+    source_ids = [[*head, *ids, source_tokenizer.eos] for (head, _), ids in zip(heads, encoded, strict=True)]
     target_ids = [[*ids, target_tokenizer.eos] for ids in target_tokenizer.encode_batch(targets)]
     lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
     limit = longest_taken(bundle.config)
@@ -77,3 +79,11 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
             tokens = tuple(target_tokenizer.token(token) for token in ids)
             scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
     return [scored[place] for place in range(len(sources))]
+
+
+def _head(bundle: Bundle, source: str, number: int) -> tuple[list[int], str]:
+    """The language tag's id, where the model has tags, and the text behind it."""
+    try:
+        return bundle.source_tokenizer.split_tag(source)
+    except DragomanError as error:
+        raise DragomanError(f"pair {number}: {error}") from None

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.split import longest_taken, split_text
 from dragoman.decoding.step import TransformerStep
 from dragoman.devices import pick_device
+from dragoman.errors import DragomanError
 
 _log = logging.getLogger("dragoman")
 _SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
@@ -80,7 +82,8 @@ class Translator:
         given it is the source's tokens plus the bundle's extra_length; it is never more than the model takes. A batch has at most
         ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long for the model is translated in
         pieces, which are joined with the white space that was between them; a warning names ``place`` and its line, counted from
-        ``first_line``, as another does for a text longer than any in training. Raises UsageError for impossible settings.
+        ``first_line``, as another does for a text longer than any in training. A model with language tags needs one at the head of each
+        text. Raises UsageError for impossible settings, DragomanError that names the line for a tag that is missing or unknown.
         """
         settings = self.bundle.config.decoding
         alpha = settings.alpha if alpha is None else alpha
@@ -105,24 +108,36 @@ class Translator:
     def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[_Part]]:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
         tokenizer = self.bundle.source_tokenizer
-        limit = longest_taken(self.bundle.config) - 1
-        learnt = self.bundle.config.data.max_length - 1
         before = f"{place}, " if place else ""
+        heads = [self._head(text, f"{before}line {number}: ") for number, text in enumerate(texts, start=first_line)]
+        limit, learnt = longest_taken(self.bundle.config) - 1, self.bundle.config.data.max_length - 1
         lines: list[list[_Part]] = []
-        for number, (text, ids) in enumerate(zip(texts, tokenizer.encode_batch(texts), strict=True), start=first_line):
+        encoded = tokenizer.encode_batch([text for _, text in heads])
+        for number, ((head, text), ids) in enumerate(zip(heads, encoded, strict=True), start=first_line):
+            length = len(head) + len(ids)
             if not ids or not text.strip():
                 lines.append([])
-            elif len(ids) <= limit:
-                lines.append([_Part([*ids, tokenizer.eos], "")])
-                if len(ids) > learnt:
+            elif length <= limit:
+                lines.append([_Part([*head, *ids, tokenizer.eos], "")])
+                if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
-                    _log.warning(notice, before, number, len(ids), learnt)
+                    _log.warning(notice, before, number, length, learnt)
             else:
-                pieces = split_text(text, fits=lambda piece: len(tokenizer.encode(piece)) <= limit)
-                lines.append([_Part([*tokenizer.encode(piece), tokenizer.eos], separator) for piece, separator in pieces])
+                pieces = split_text(text, fits=partial(self._fits, most=limit - len(head)))
+                lines.append([_Part([*head, *tokenizer.encode(piece), tokenizer.eos], separator) for piece, separator in pieces])
                 notice = "%sline %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
-                _log.warning(notice, before, number, len(ids), limit, len(pieces))
+                _log.warning(notice, before, number, length, limit, len(pieces))
         return lines
+
+    def _fits(self, piece: str, *, most: int) -> bool:
+        return len(self.bundle.source_tokenizer.encode(piece)) <= most
+
+    def _head(self, text: str, place: str) -> tuple[list[int], str]:
+        """The language tag's id, where the model has tags, and the text behind it."""
+        try:
+            return self.bundle.source_tokenizer.split_tag(text)
+        except DragomanError as error:
+            raise DragomanError(f"{place}{error}") from None
 
     def _search(
         self, sources: list[list[int]], *, beam: int, alpha: float, n_best: int, max_length: int | None, batch_tokens: int
@@ -131,7 +146,7 @@ class Translator:
         model, target = self.bundle.model, self.bundle.target_tokenizer
         extra, limit = self.bundle.config.decoding.extra_length, longest_taken(self.bundle.config)
         # Rows of the embedding beyond the tokenizer's entries have no text.
-        banned = (target.pad, target.bos, *range(len(target), self.bundle.config.model.target_vocabulary))
+        banned = (target.pad, target.bos, *target.tags.values(), *range(len(target), self.bundle.config.model.target_vocabulary))
         found: dict[int, list[Hypothesis]] = {}
         with self._evaluating():
             for batch in batches_of([max(len(ids), _SHORTEST) for ids in sources], batch_tokens=batch_tokens // max(beam, 1)):

@@ -4,7 +4,7 @@ Shapes:  N tokens of a batch's longer side, padding counted   T positions   H he
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.config import Config, ModelConfig, TrainingConfig
-from dragoman.data.batching import padded_sizes
+from dragoman.data.batching import draw_pairs, padded_sizes
 from dragoman.data.corpus import Corpus
 from dragoman.devices import free_memory, peak_memory
 from dragoman.errors import DragomanError
@@ -76,22 +76,32 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device) -> Prefli
 
     Raises DragomanError when the memory there is cannot hold it, with the setting to change.
     """
-    sizes, longest = padded_sizes(corpus.source_lengths, corpus.target_lengths, batch_tokens=config.training.batch_tokens)
+    weights, training = config.data.weights, config.training
+    most = _lengths(corpus, [math.ceil(weight) for weight in weights], training)  # of any epoch
+    sizes, longest = padded_sizes(*most, batch_tokens=training.batch_tokens)
     narrow = compute_dtype(config, device) == torch.bfloat16
     memory = estimate_memory(config.model, sizes, longest, bfloat16=narrow, on_cpu=device.type == "cpu")
     free = free_memory(device)
     if free is not None and memory.total > free:
         raise DragomanError(_too_large(config, memory, free, int(longest.max()), bfloat16=narrow, device=device))
+    source_lengths, target_lengths = _lengths(corpus, weights, training)
+    batches, _ = padded_sizes(source_lengths, target_lengths, batch_tokens=training.batch_tokens) if weights else (sizes, longest)
     return Preflight(
         parameters=count_parameters(config.model),
         memory=memory,
         free=free,
-        source_tokens=int(corpus.source_lengths.sum(dtype=np.int64)),
-        target_tokens=int(corpus.target_lengths.sum(dtype=np.int64)),
-        epoch_steps=math.ceil(len(sizes) / config.training.accumulate),
+        source_tokens=int(source_lengths.sum(dtype=np.int64)),
+        target_tokens=int(target_lengths.sum(dtype=np.int64)),
+        epoch_steps=math.ceil(len(batches) / training.accumulate),
         pairs=len(corpus),
         dropped=corpus.dropped,
     )
+
+
+def _lengths(corpus: Corpus, weights: Sequence[float], training: TrainingConfig) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Source and target tokens of all pairs of the first epoch with these weights."""
+    pairs = draw_pairs(corpus.parts, weights, seed=training.seed, epoch=0)
+    return (corpus.source_lengths, corpus.target_lengths) if pairs is None else (corpus.source_lengths[pairs], corpus.target_lengths[pairs])
 
 
 def estimate_memory(

@@ -81,6 +81,8 @@ def _head(report: Report) -> str:
     facts, best = report.facts, report.best()
     last = report.training[-1] if report.training else {}
     rows = [("Status", facts.get("status", "unknown"))]
+    if isinstance(facts.get("from"), Mapping):
+        rows.append(("Began from", facts["from"].get("bundle", "")))
     if facts.get("error"):
         rows.append(("Error", facts["error"]))
     if best:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -19,16 +20,19 @@ from dragoman.config import Config, Settings, to_toml
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.lines import read_lines
 from dragoman.data.formats.pairs import corpus_files, read_pairs
-from dragoman.data.tokenizer import Tokenizer
+from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
 from dragoman.training.records import read_run
+from dragoman.training.start import describe_start, starting_tokenizers, starting_vocabularies
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("dragoman")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
     Raises what ``check_new_run`` raises, and DragomanError when the folder cannot be written.
     """
     check_new_run(run, config)
+    start = config.training.start_from
+    started = {"from": describe_start(start)} if start else {}
     existed = run.exists()
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -79,6 +85,7 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         "versions": {name: version(name) for name in ("dragoman", "torch", "tokenizers", "numpy")} | {"python": platform.python_version()},
         "platform": platform.platform(),
         "settings": config.model_dump(mode="json"),
+        **started,
     }
     try:
         write_file(run / "config.toml", to_toml(config))
@@ -145,14 +152,16 @@ def prepare(run: Path, config: Config) -> Prepared:
     try:
         source, target = load_tokenizers(run)
     except DragomanError:
-        source, target = _train_tokenizers(config)
+        source, target = starting_tokenizers(run, data.tags) if config.training.start_from else _train_tokenizers(config)
         try:
             save_tokenizers(run, source, target)
         except OSError as error:
             raise DragomanError(f"{run}: cannot write the tokenizer: {error.strerror}; make room or choose another --out") from None
-    corpus = _corpus(run / "corpus" / "train", data.train, config, source, target)
-    validation = _corpus(run / "corpus" / "valid", data.valid, config, source, target) if data.valid else None
-    sized = config.with_values(model={"source_vocabulary": len(source), "target_vocabulary": len(target), "pad": target.pad})
+    corpus = _corpus(run / "corpus" / "train", data.train, data.tags, config, source, target)
+    validation = _corpus(run / "corpus" / "valid", data.valid, data.validation_tags, config, source, target) if data.valid else None
+    rows = starting_vocabularies(run)  # an embedding may have more rows than its tokenizer entries
+    sizes = {"source_vocabulary": max(len(source), rows[0]), "target_vocabulary": max(len(target), rows[1])}
+    sized = config.with_values(model={**sizes, "pad": target.pad})
     return Prepared(sized, source, target, corpus, validation)
 
 
@@ -205,7 +214,7 @@ def _default(settings: Settings, name: str) -> object:
     return type(settings).model_fields[name].default
 
 
-def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenizer, target: Tokenizer) -> Corpus:
+def _corpus(folder: Path, specs: Sequence[str], tags: Sequence[str], config: Config, source: Tokenizer, target: Tokenizer) -> Corpus:
     budget = config.training.batch_tokens
     if (folder / "corpus.json").exists():
         corpus = Corpus.open(folder)
@@ -216,34 +225,49 @@ def _corpus(folder: Path, specs: Sequence[str], config: Config, source: Tokenize
                 "least that, or start a new run"
             )
         return corpus
-    return Corpus.build(
+    corpus = Corpus.build(
         folder,
-        _pairs(specs, config),
+        *(read_pairs(spec, config.data.source, config.data.target) for spec in specs),
         source_tokenizer=source,
         target_tokenizer=target,
         max_length=min(config.data.max_length, config.model.max_positions),
         batch_tokens=budget,
+        tags=tags,
     )
+    if config.training.start_from and corpus.unknown:
+        words = len(corpus.source_ids) + len(corpus.target_ids) - (3 if tags else 2) * len(corpus)  # without end tokens and tags
+        notice = "%s: %d of %d words are not in the vocabulary of the model that training goes on from and become <unk>"
+        logger.warning(notice, folder.name, corpus.unknown, words)
+    return corpus
 
 
 def _train_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
     data = config.data
     if not data.joint_vocabulary:
-        source, target = (_train_tokenizer(config, (pair[side] for pair in _pairs(data.train, config))) for side in (0, 1))
-        return source, target
-    joint = _train_tokenizer(config, chain.from_iterable(_pairs(data.train, config)))
+        source = _train_tokenizer(config, (pair[0] for pair in _pairs(data.train, config)), tags=data.tags)
+        return source, _train_tokenizer(config, (pair[1] for pair in _pairs(data.train, config)))
+    joint = _train_tokenizer(config, chain.from_iterable(_pairs(data.train, config)), tags=data.tags)
     return joint, joint
 
 
-def _train_tokenizer(config: Config, lines: Iterator[str]) -> Tokenizer:
+def _train_tokenizer(config: Config, lines: Iterator[str], tags: Sequence[str] = ()) -> Tokenizer:
     data = config.data
     return Tokenizer.train(
-        lines, kind=data.tokenizer, vocabulary_size=data.vocabulary_size, normalization=data.normalization, joiner=data.joiner
+        lines, kind=data.tokenizer, vocabulary_size=data.vocabulary_size, normalization=data.normalization, joiner=data.joiner, tags=tags
     )
 
 
 def _pairs(specs: Sequence[str], config: Config) -> Iterator[tuple[str, str]]:
     return chain.from_iterable(read_pairs(spec, config.data.source, config.data.target) for spec in specs)
+
+
+def read_validation(config: Config) -> Iterator[tuple[str, str]]:
+    """The validation pairs as they are to be translated: each source behind the language tag of its corpus, where there are tags."""
+    data = config.data
+    heads = [f"{tag_text(tag)} " for tag in data.validation_tags] or [""] * len(data.valid)
+    for head, spec in zip(heads, data.valid, strict=True):
+        for source, target in read_pairs(spec, data.source, data.target):
+            yield f"{head}{source}", target
 
 
 def _data_files(config: Config) -> list[Path]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_checkpoint, save_bundle
 from dragoman.config import TrainingConfig
-from dragoman.data.batching import Batch, Indices, collate, ordered_batches, plan_batches
+from dragoman.data.batching import Batch, Indices, collate, draw_pairs, ordered_batches, plan_batches
 from dragoman.data.corpus import Corpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
@@ -163,6 +163,7 @@ class Trainer:
 
     def _windows(self) -> Iterator[list[Indices]]:
         """The batches of each update, from the place in the data on; a last window of an epoch may be short."""
+        weights = self.bundle.config.data.weights
         while True:
             batches = plan_batches(
                 self.corpus.source_lengths,
@@ -170,6 +171,7 @@ class Trainer:
                 batch_tokens=self.settings.batch_tokens,
                 seed=self.settings.seed,
                 epoch=self.progress.epoch,
+                pairs=draw_pairs(self.corpus.parts, weights, seed=self.settings.seed, epoch=self.progress.epoch),
             )
             size = self.settings.accumulate
             windows = [batches[start : start + size] for start in range(0, len(batches), size)]
@@ -326,7 +328,7 @@ class Trainer:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
     def _not_finite(self, what: str, step: int, batches: list[Batch]) -> str:
-        lines = sorted(int(line) for batch in batches for line in self.corpus.line_numbers[batch.pairs])
+        lines = sorted({int(line) for batch in batches for line in self.corpus.line_numbers[batch.pairs]})
         shown = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
         return (
             f"step {step}: the {what} is not a finite number on lines {shown} of the training text; lower the learning rate or set "
