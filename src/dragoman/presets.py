@@ -75,7 +75,7 @@ PRESETS: dict[str, Preset] = {
         ),
         Preset(
             "small",
-            "4 + 4 pre-norm layers of width 256: about five times the parameters that tiny computes with, for corpora of 100,000 pairs and more.",
+            "4 + 4 pre-norm layers of width 256 for 100,000 pairs and more: about five times the parameters that tiny computes with.",
             {
                 "model": {**_LAPTOP_MODEL, "d_model": 256, "d_ff": 1024, "n_heads": 4, "dropout": 0.2},
                 "data": {"vocabulary_size": 8000},
