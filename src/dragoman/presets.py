@@ -70,7 +70,7 @@ PRESETS: dict[str, Preset] = {
             {
                 "model": {**_LAPTOP_MODEL, "d_model": 128, "d_ff": 256, "n_heads": 4, "dropout": 0.3},
                 "data": {"vocabulary_size": 4000},
-                "training": {**_LAPTOP_TRAINING, "batch_tokens": 2048, "warmup_steps": 800, "learning_rate": 3e-3, "max_steps": 20_000},
+                "training": {**_LAPTOP_TRAINING, "batch_tokens": 2048, "warmup_steps": 600, "learning_rate": 3e-3, "max_steps": 20_000},
             },
         ),
         Preset(
