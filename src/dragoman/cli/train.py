@@ -1,18 +1,17 @@
 """``dragoman train``: parallel text in, a run folder with checkpoints out."""
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Quiet
+from dragoman.cli.stops import interruptible, say_farewell
 from dragoman.cli.streams import hush, notify
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
@@ -194,7 +193,7 @@ def _loop(run: Path, trainer: "Trainer", log: "RunLog") -> list[int]:
     from dragoman.training.run import update_run
 
     try:
-        with _interruptible(trainer) as received:
+        with interruptible(trainer) as received:
             reason = trainer.train()
     except BaseException as error:
         with suppress(DragomanError):  # a full disk, say: the reason to be told is the first one
@@ -205,7 +204,7 @@ def _loop(run: Path, trainer: "Trainer", log: "RunLog") -> list[int]:
     log.event("stop", step=progress.step, reason=reason)
     update_run(run, status="stopped" if reason == "interrupted" else "done", step=progress.step, best_step=progress.best_step)
     write_report(run)
-    _say_farewell(log, run, trainer, reason)
+    say_farewell(log, run, trainer, reason)
     return received
 
 
@@ -286,29 +285,6 @@ def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.devi
     return trainer
 
 
-@contextmanager
-def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received."""
-    received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        trainer.interrupted = True
-        for known in before:
-            signal.signal(known, signal.SIG_DFL)
-        with suppress(RuntimeError):  # the signal may come while a line is being written
-            notify("finishing the step and saving; once more stops now")
-
-    for number in before:
-        signal.signal(number, ask_to_stop)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
     """Greedy BLEU, chrF and samples of the validation pairs that the loss is of; the text is read once and left in the run folder."""
     data, training, validation = prepared.config.data, prepared.config.training, prepared.validation
@@ -338,32 +314,3 @@ def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
         }  # fmt: skip
 
     return score
-
-
-def _say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
-    from dragoman.training.report import Report
-
-    progress = trainer.progress
-    why = {
-        "max_steps": "all steps done",
-        "max_minutes": "the time is up",
-        "patience": "no better evaluation for long enough",
-        "interrupted": "interrupted",
-    }[reason]
-    more = {
-        "max_steps": f" --max-steps {2 * progress.step}",
-        "max_minutes": f" --max-minutes {2 * (trainer.settings.max_minutes or 0):g}",
-        "patience": " --set training.patience=0",
-        "interrupted": "",
-    }[reason]
-    best = f"; the best checkpoint is step {progress.best_step:,}" if progress.best_step else ""
-    record = Report.read(run).best()
-    if record and record["step"] == progress.best_step and "bleu" in record:
-        best += f": BLEU {record['bleu']:.2f} {record['signature']}"
-    log.say(
-        f"{why} at step {progress.step:,}{best}",
-        f"  dragoman translate {run} < SOURCE_FILE",
-        f"  dragoman evaluate {run} --test PATH",
-        f"  dragoman train --resume --out {run}{more}",
-        f"  {run / 'report.html'}",
-    )
