@@ -18,6 +18,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.devices import free_memory, peak_memory
 from dragoman.errors import DragomanError
 from dragoman.presets import count_parameters
+from dragoman.training.distributed import ALONE, Ranks
 from dragoman.training.log import clock
 from dragoman.training.precision import compute_dtype
 from dragoman.training.trainer import Trainer
@@ -71,15 +72,21 @@ class Preflight:
         ]
 
 
-def preflight(config: Config, corpus: Corpus, *, device: torch.device) -> Preflight:
-    """The facts of a training on a device.
+def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ranks = ALONE) -> Preflight:
+    """The facts of a training on a device; of many ``ranks``, each needs the memory for its part of a batch.
 
     Raises DragomanError when the memory there is cannot hold it, with the setting to change.
     """
     sizes, longest = padded_sizes(corpus.source_lengths, corpus.target_lengths, batch_tokens=config.training.batch_tokens)
+    epoch_steps = math.ceil(len(sizes) / config.training.accumulate)
+    if config.training.accumulate < ranks.size:  # no rank has a whole batch
+        rows = sizes // longest
+        sizes = longest * -(-rows // ranks.size)
     narrow = compute_dtype(config, device) == torch.bfloat16
     memory = estimate_memory(config.model, sizes, longest, bfloat16=narrow, on_cpu=device.type == "cpu")
     free = free_memory(device)
+    if free is not None and device.type == "cpu":
+        free //= ranks.local_size
     if free is not None and memory.total > free:
         raise DragomanError(_too_large(config, memory, free, int(longest.max()), bfloat16=narrow, device=device))
     return Preflight(
@@ -88,7 +95,7 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device) -> Prefli
         free=free,
         source_tokens=int(corpus.source_lengths.sum(dtype=np.int64)),
         target_tokens=int(corpus.target_lengths.sum(dtype=np.int64)),
-        epoch_steps=math.ceil(len(sizes) / config.training.accumulate),
+        epoch_steps=epoch_steps,
         pairs=len(corpus),
         dropped=corpus.dropped,
     )
