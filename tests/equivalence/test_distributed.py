@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from dragoman.training.distributed import Ranks
+from dragoman.training.distributed import Ranks, joined
 from dragoman.training.preflight import preflight
 from rank_runs import on_ranks, said, torchrun
 from training_runs import TINY, checkpoints, final_weights, make_trainer, marked, records, same_bits, toy_pairs, train, write_pairs
@@ -153,6 +153,26 @@ def test_a_rank_that_joins_later_has_dropout_of_its_own(data: Path, tmp_path: Pa
     state = load_file(run / "checkpoints" / marked(run, "last") / "state" / "tensors.safetensors")
     numbers = {bytes(state[name].numpy()) for name in ("random.cpu", "random.cpu.1", "random.cpu.2")}
     assert len(numbers) == 3
+
+
+def test_gradients_add_up_and_what_is_not_trained_gets_none(tmp_path: Path) -> None:
+    def add() -> int:
+        with joined("cpu") as ranks:
+            model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+            model[1].requires_grad_(False)
+            ranks.copy_weights(model)
+            right = torch.autograd.grad(model(torch.ones(1, 3)).sum(), list(model[0].parameters()))
+            if ranks.first:  # the other has no rows
+                model(torch.ones(1, 3)).sum().backward()
+            ranks.sum_gradients(model.parameters())
+            same = all(torch.equal(parameter.grad, value) for parameter, value in zip(model[0].parameters(), right, strict=True))
+            same &= all(parameter.grad is None for parameter in model[1].parameters())
+            numbers = ranks.sum(ranks.rank + 1, 0.5), ranks.largest(ranks.rank), ranks.first_says(7 - ranks.rank)
+            gathered = ranks.gather({"a": torch.tensor([ranks.rank], dtype=torch.uint8), "b": torch.tensor([9, 8], dtype=torch.uint8)})
+            found = [{name: value.tolist() for name, value in states.items()} for states in gathered]
+            return not (same and numbers == ([3, 1], 1, 7) and found == [{"a": [0], "b": [9, 8]}, {"a": [1], "b": [9, 8]}])
+
+    assert on_ranks(2, tmp_path, add) == [0, 0]
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(data: Path, tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def complain(sentence: str, status: int) -> int:
     seconds has a reason of its own.
     """
     if follows():
+        if status == 130:  # interrupted: a key was pressed once for all
+            return status
         time.sleep(_TURN_SECONDS)
     if sys.stderr is not None:
         with suppress(OSError, ValueError):

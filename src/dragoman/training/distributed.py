@@ -68,10 +68,10 @@ class Ranks:
         self.largest(0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replaces every gradient by its sum over all ranks, the same bits on each; a rank without rows adds zeros."""
+        """Replaces the gradient of what is trained by its sum over all ranks, the same bits on each; a rank without rows adds zeros."""
         if self.size == 1:
             return
-        for bucket in _buckets(parameters):
+        for bucket in _buckets(parameter for parameter in parameters if parameter.requires_grad):
             gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             with _answered():
@@ -97,7 +97,7 @@ class Ranks:
         sizes = [len(state) for state in states.values()]
         return [dict(zip(states, each.cpu().split(sizes), strict=True)) for each in gathered]
 
-    def _reduced(self, values: list[float], how: dist.ReduceOp.RedOpType) -> list[float]:
+    def _reduced(self, values: list[float], how: "dist.ReduceOp.RedOpType") -> list[float]:
         if self.size == 1:
             return values
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -117,7 +117,7 @@ def joined(device: str) -> Iterator[Ranks]:
 
     Each rank has a GPU of its own (NCCL), or all compute on CPUs (gloo). Raises UsageError where there are too few GPUs.
     """
-    size = int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
+    size = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     if size == 1:
         yield Ranks(device=pick_device(device))
         return
