@@ -76,7 +76,7 @@ class Ranks:
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             with _answered():
                 dist.all_reduce(flat)
-            for parameter, part in zip(bucket, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            for parameter, part in zip(bucket, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True):
                 parameter.grad = part.view_as(parameter)
 
     def copy_weights(self, model: nn.Module) -> None:
@@ -95,7 +95,7 @@ class Ranks:
         with _answered():
             dist.all_gather(gathered, own)
         sizes = [len(state) for state in states.values()]
-        return [dict(zip(states, each.cpu().split(sizes), strict=True)) for each in gathered]
+        return [dict(zip(states, torch.split(each.cpu(), sizes), strict=True)) for each in gathered]
 
     def _reduced(self, values: list[float], how: "dist.ReduceOp.RedOpType") -> list[float]:
         if self.size == 1:
