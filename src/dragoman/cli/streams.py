@@ -6,6 +6,7 @@ import os
 import re
 import select
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from dragoman.errors import DragomanError
 CHUNK_BYTES = 1 << 19
 _BULK_BYTES = 1 << 15
 _BULK_PATIENCE_SECONDS = 0.05
+_TURN_SECONDS = 10.0
 _LINE_BREAKS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -64,8 +66,26 @@ def hush() -> None:
     warnings.simplefilter("ignore")
 
 
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def follows() -> bool:
+    """Whether torchrun started this process as another than the first of a job."""
+    return launched() and os.environ.get("RANK", "0") != "0"
+
+
 def complain(sentence: str, status: int) -> int:
-    """Say on standard error why the program stops, in one line, and return ``status``."""
+    """Say on standard error why the program stops, in one line, and return ``status``.
+
+    What stops a whole job is said by its first process, and torchrun ends the others before they do; one that is still there after some
+    seconds has a reason of its own.
+    """
+    if follows():
+        if status == 130:  # interrupted: a key was pressed once for all
+            return status
+        time.sleep(_TURN_SECONDS)
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(f"dragoman: {one_line(sentence)}", file=sys.stderr, flush=True)

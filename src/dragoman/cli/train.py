@@ -1,18 +1,17 @@
 """``dragoman train``: parallel text in, a run folder with checkpoints out."""
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Quiet
-from dragoman.cli.streams import hush, notify
+from dragoman.cli.stops import interruptible, say_farewell
+from dragoman.cli.streams import follows, hush, launched, notify
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
 from dragoman.presets import resolve_config
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from dragoman.bundle import Bundle
+    from dragoman.training.distributed import Ranks
     from dragoman.training.log import RunLog
     from dragoman.training.run import Prepared
     from dragoman.training.trainer import Score, Trainer
@@ -33,6 +33,13 @@ TrainingData = Annotated[
         metavar="PATH",
         help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
         "a .jsonl file. May be given several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps; with torchrun auto, cpu or cuda. Default: auto.",
     ),
 ]
 DryRun = Annotated[
@@ -81,18 +88,18 @@ def train(
         float | None, typer.Option("--max-minutes", min=0, help="Minutes of training after which to stop, those before a resume included.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps. Default: auto."),
-    ] = None,
+    device: Device = None,
     precision: Annotated[
         str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 where it is faster).")
     ] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model on parallel text; the run folder holds settings, tokenizer, log, report, samples and checkpoints."""
-    if quiet:
+    """Train a model on parallel text; the run folder holds settings, tokenizer, log, report, samples and checkpoints.
+
+    On N devices: `torchrun --nproc-per-node N -m dragoman train ...`; each update is shared out among N processes.
+    """
+    if quiet or follows():
         hush()
     out = _named(out)
     if dry_run and resume:
@@ -114,7 +121,7 @@ def train(
     if dry_run:
         _rehearse(out, settings)
     else:
-        _train(out, settings, changes=changes, quiet=quiet)
+        _start(out, settings, changes=changes, quiet=quiet)
 
 
 def _named(out: Path | None) -> Path:
@@ -172,14 +179,27 @@ def _resumed_settings(
     return after, changed
 
 
-def _train(run: Path, settings: Config, *, changes: list[str] | None, quiet: bool) -> None:
-    """A new run, or with ``changes`` one that goes on; the run's own record of its settings changes only when all is well."""
-    from dragoman.devices import machine_facts, pick_device
+def _start(run: Path, settings: Config, *, changes: list[str] | None, quiet: bool) -> None:
+    """Trains, alone or as one of the processes that torchrun started."""
+    from dragoman.training.distributed import joined
+
+    with joined(settings.training.device) as ranks:
+        received = _train(run, settings, ranks, changes=changes, quiet=quiet) if ranks.first else _follow(run, settings, ranks)
+    if received:
+        raise typer.Exit(128 + received[0])
+
+
+def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | None, quiet: bool) -> list[int]:
+    """A new run, or with ``changes`` one that goes on; the run's own record of its settings changes only when all is well.
+
+    Returns the signals received.
+    """
+    from dragoman.devices import machine_facts
     from dragoman.training.log import RunLog, Screen
     from dragoman.training.preflight import preflight
     from dragoman.training.run import create_run, discard_run, idle_settings, prepare, record_run, sole_writer
 
-    device = pick_device(settings.training.device)
+    device = ranks.device
     _check(settings)
     existed = run.exists()
     if changes is None:
@@ -188,10 +208,12 @@ def _train(run: Path, settings: Config, *, changes: list[str] | None, quiet: boo
     with sole_writer(run):
         try:
             prepared = prepare(run, settings)
-            known = preflight(prepared.config, prepared.corpus, device=device)
-            trainer = _trainer(run, prepared, log, device)
+            ranks.wait()  # now the others open what is prepared
+            known = preflight(prepared.config, prepared.corpus, device=device, ranks=ranks)
+            trainer = _trainer(run, prepared, log, device, ranks)
+            ranks.wait()  # nothing stands in the way of any
             step = trainer.progress.step
-            machine = machine_facts(device) | {"precision": str(trainer.dtype).removeprefix("torch.")}
+            machine = machine_facts(device) | {"precision": str(trainer.dtype).removeprefix("torch."), "processes": ranks.size}
             resumed = None if changes is None else {"argv": sys.argv, "step": step, "changed": changes}
             record_run(run, prepared, machine=machine, resumed=resumed)
         except DragomanError:
@@ -203,9 +225,28 @@ def _train(run: Path, settings: Config, *, changes: list[str] | None, quiet: boo
         with log:
             log.say(f"{_headline(prepared, trainer)}  → {run}", *known.lines())
             log.event("resume" if step else "start", step=step)
-            received = _loop(run, trainer, log)
-    if received:
-        raise typer.Exit(128 + received[0])
+            return _loop(run, trainer, log)
+
+
+def _follow(run: Path, settings: Config, ranks: "Ranks") -> list[int]:
+    """What a rank after the first does: it opens what that one has prepared, takes its part of every update, and writes nothing.
+
+    Returns the signals received.
+    """
+    from dragoman.training.log import RunLog
+    from dragoman.training.preflight import preflight
+    from dragoman.training.run import prepare
+
+    _check(settings)
+    ranks.wait()
+    prepared = prepare(run, settings)
+    preflight(prepared.config, prepared.corpus, device=ranks.device, ranks=ranks)
+    log = RunLog(run, console=None, max_steps=settings.training.max_steps)
+    trainer = _trainer(run, prepared, log, ranks.device, ranks)
+    ranks.wait()
+    with interruptible(trainer) as received:
+        trainer.train()
+    return received
 
 
 def _loop(run: Path, trainer: "Trainer", log: "RunLog") -> list[int]:
@@ -214,7 +255,7 @@ def _loop(run: Path, trainer: "Trainer", log: "RunLog") -> list[int]:
     from dragoman.training.run import update_run
 
     try:
-        with _interruptible(trainer) as received:
+        with interruptible(trainer) as received:
             reason = trainer.train()
     except BaseException as error:
         with suppress(DragomanError):  # a full disk, say: the reason to be told is the first one
@@ -225,7 +266,7 @@ def _loop(run: Path, trainer: "Trainer", log: "RunLog") -> list[int]:
     log.event("stop", step=progress.step, reason=reason)
     update_run(run, status="stopped" if reason == "interrupted" else "done", step=progress.step, best_step=progress.best_step)
     write_report(run)
-    _say_farewell(log, run, trainer, reason)
+    say_farewell(log, run, trainer, reason)
     return received
 
 
@@ -248,17 +289,20 @@ def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
     return (
         f"{data.source}→{data.target}  {len(prepared.corpus):,} pairs  vocabulary {len(prepared.source_tokenizer):,}  "
         f"{model.encoder_layers}+{model.decoder_layers} layers  d_model {model.d_model}  {count_parameters(model):,} parameters  "
-        f"{trainer.device} {trainer.dtype}"
+        f"{trainer.device} {trainer.dtype}" + (f"  {trainer.ranks.size} processes" if trainer.ranks.size > 1 else "")
     )
 
 
 def _rehearse(out: Path, settings: Config) -> None:
     """Print what the run would take: all is prepared as for it, in a folder beside that goes when that is done."""
     from dragoman.devices import pick_device
+    from dragoman.training.distributed import ALONE
     from dragoman.training.log import RunLog
     from dragoman.training.preflight import measured_lines, preflight
     from dragoman.training.run import check_new_run, create_run, prepare
 
+    if launched():
+        raise UsageError("--dry-run measures one process; start it without torchrun")
     device = pick_device(settings.training.device)
     _check(settings)
     check_new_run(out, settings)
@@ -267,7 +311,7 @@ def _rehearse(out: Path, settings: Config) -> None:
         prepared = prepare(run, settings)
         known = preflight(prepared.config, prepared.corpus, device=device)
         log = RunLog(run, console=None, max_steps=settings.training.max_steps)
-        trainer = _trainer(run, prepared, log, device)
+        trainer = _trainer(run, prepared, log, device, ALONE)
         print(_headline(prepared, trainer), *known.lines(), sep="\n", flush=True)
         print(*measured_lines(trainer, known), sep="\n")
 
@@ -284,7 +328,7 @@ def _passing_folder(out: Path) -> Iterator[Path]:
         yield Path(folder) / "run"
 
 
-def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device") -> "Trainer":
+def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device", ranks: "Ranks") -> "Trainer":
     """A trainer of fresh weights or those of the model to go on from, or of the newest checkpoint and at its place."""
     from dragoman.bundle import Bundle, list_checkpoints, load_bundle
     from dragoman.devices import keep_freed_memory
@@ -299,34 +343,11 @@ def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.devi
     trainer = Trainer(
         Bundle(settings, model, source, target), prepared.corpus,
         run=run, log=log, device=device, validation=prepared.validation,
-        score=_validation_score(run, prepared), facts=prepared.fingerprints(),
+        score=_validation_score(run, prepared) if ranks.first else None, facts=prepared.fingerprints(), ranks=ranks,
     )  # fmt: skip
     if checkpoint:
         trainer.resume(checkpoint)
     return trainer
-
-
-@contextmanager
-def _interruptible(trainer: "Trainer") -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received."""
-    received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        trainer.interrupted = True
-        for known in before:
-            signal.signal(known, signal.SIG_DFL)
-        with suppress(RuntimeError):  # the signal may come while a line is being written
-            notify("finishing the step and saving; once more stops now")
-
-    for number in before:
-        signal.signal(number, ask_to_stop)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
@@ -357,32 +378,3 @@ def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
         }  # fmt: skip
 
     return score
-
-
-def _say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
-    from dragoman.training.report import Report
-
-    progress = trainer.progress
-    why = {
-        "max_steps": "all steps done",
-        "max_minutes": "the time is up",
-        "patience": "no better evaluation for long enough",
-        "interrupted": "interrupted",
-    }[reason]
-    more = {
-        "max_steps": f" --max-steps {2 * progress.step}",
-        "max_minutes": f" --max-minutes {2 * (trainer.settings.max_minutes or 0):g}",
-        "patience": " --set training.patience=0",
-        "interrupted": "",
-    }[reason]
-    best = f"; the best checkpoint is step {progress.best_step:,}" if progress.best_step else ""
-    record = Report.read(run).best()
-    if record and record["step"] == progress.best_step and "bleu" in record:
-        best += f": BLEU {record['bleu']:.2f} {record['signature']}"
-    log.say(
-        f"{why} at step {progress.step:,}{best}",
-        f"  dragoman translate {run} < SOURCE_FILE",
-        f"  dragoman evaluate {run} --test PATH",
-        f"  dragoman train --resume --out {run}{more}",
-        f"  {run / 'report.html'}",
-    )

@@ -18,6 +18,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.devices import free_memory, peak_memory
 from dragoman.errors import DragomanError
 from dragoman.presets import count_parameters
+from dragoman.training.distributed import ALONE, Ranks
 from dragoman.training.log import clock
 from dragoman.training.precision import compute_dtype
 from dragoman.training.trainer import Trainer
@@ -71,28 +72,35 @@ class Preflight:
         ]
 
 
-def preflight(config: Config, corpus: Corpus, *, device: torch.device) -> Preflight:
-    """The facts of a training on a device.
+def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ranks = ALONE) -> Preflight:
+    """The facts of a training on a device; of many ``ranks``, each needs the memory for its part of a batch.
 
     Raises DragomanError when the memory there is cannot hold it, with the setting to change.
     """
     weights, training = config.data.weights, config.training
     most = _lengths(corpus, [math.ceil(weight) for weight in weights], training)  # of any epoch
     sizes, longest = padded_sizes(*most, batch_tokens=training.batch_tokens)
+    batches = len(sizes)
+    if training.accumulate < ranks.size:  # no rank has a whole batch
+        rows = sizes // longest
+        sizes = longest * -(-rows // ranks.size)
     narrow = compute_dtype(config, device) == torch.bfloat16
     memory = estimate_memory(config.model, sizes, longest, bfloat16=narrow, on_cpu=device.type == "cpu")
     free = free_memory(device)
+    if free is not None and device.type == "cpu":
+        free //= ranks.local_size
     if free is not None and memory.total > free:
         raise DragomanError(_too_large(config, memory, free, int(longest.max()), bfloat16=narrow, device=device))
     source_lengths, target_lengths = _lengths(corpus, weights, training)
-    batches, _ = padded_sizes(source_lengths, target_lengths, batch_tokens=training.batch_tokens) if weights else (sizes, longest)
+    if weights:
+        batches = len(padded_sizes(source_lengths, target_lengths, batch_tokens=training.batch_tokens)[0])
     return Preflight(
         parameters=count_parameters(config.model),
         memory=memory,
         free=free,
         source_tokens=int(source_lengths.sum(dtype=np.int64)),
         target_tokens=int(target_lengths.sum(dtype=np.int64)),
-        epoch_steps=math.ceil(len(batches) / training.accumulate),
+        epoch_steps=math.ceil(batches / training.accumulate),
         pairs=len(corpus),
         dropped=corpus.dropped,
     )

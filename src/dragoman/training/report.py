@@ -220,7 +220,7 @@ def _settings(report: Report) -> str:
 
 def _environment(report: Report) -> str:
     facts = report.facts
-    names = ("started", "seed", "host", "platform", "device", "device_name", "precision", "threads")
+    names = ("started", "seed", "host", "platform", "device", "device_name", "precision", "threads", "processes")
     rows = [(name.replace("_", " "), _value(facts[name])) for name in names if name in facts]
     rows += [(f"version of {name}", version) for name, version in facts.get("versions", {}).items()]
     rows += [(f"fingerprint: {name}", digest) for name, digest in facts.get("fingerprints", {}).items()]

@@ -1,7 +1,7 @@
 """What a resumed run needs beside the weights: optimiser, random states, place in the data, the best so far (Section 5)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dragoman.errors import DragomanError
+from dragoman.training.distributed import seed_rank
 
 
 @dataclass
@@ -46,15 +47,18 @@ def save_state(
     trained: Mapping[str, Tensor],
     *,
     device: torch.device,
+    others: Sequence[Mapping[str, Tensor]] = (),
 ) -> None:
     """Writes folder/state: the progress, the optimiser's moments and the random states of the CPU and of ``device``.
 
     ``facts`` names what must not change. ``trained`` holds the weights that training goes on with, where the folder's own are their
-    moving average.
+    moving average. ``others`` are the random states of the ranks after the first.
     """
     state = folder / "state"
     state.mkdir()
-    tensors = {f"random.{name}": values for name, values in _random_states(device).items()}
+    tensors = {f"random.{name}": values for name, values in random_states(device).items()}
+    for rank, states in enumerate(others, start=1):
+        tensors |= {f"random.{name}.{rank}": values for name, values in states.items()}
     tensors |= {f"trained.{name}": weight.contiguous().cpu() for name, weight in trained.items()}
     for index, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value.detach().cpu() for name, value in moments.items()}
@@ -63,11 +67,12 @@ def save_state(
 
 
 def load_state(
-    folder: Path, optimizer: torch.optim.Optimizer, model: nn.Module, *, device: torch.device
+    folder: Path, optimizer: torch.optim.Optimizer, model: nn.Module, *, device: torch.device, rank: int = 0, seed: int = 0
 ) -> tuple[Progress, dict[str, str]]:
     """Restores the optimiser, the random states and the model's trained weights from folder/state; returns the progress and the facts.
 
-    The weights stay as they are where the folder's own are those that were trained.
+    The weights stay as they are where the folder's own are those that were trained. A rank that was not there when it was written draws
+    from the seed, its number and the step.
 
     Raises DragomanError when the folder holds no whole state.
     """
@@ -85,15 +90,20 @@ def load_state(
                 _, index, moment = name.split(".")
                 moments.setdefault(int(index), {})[moment] = value
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
-        torch.set_rng_state(tensors["random.cpu"])
-        if "random.cuda" in tensors and device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random.cuda"], device)
+        own = f".{rank}" if rank else ""
+        if rank and f"random.cpu{own}" not in tensors:
+            seed_rank(seed, rank=rank, step=progress.step)
+        else:
+            torch.set_rng_state(tensors[f"random.cpu{own}"])
+            if f"random.cuda{own}" in tensors and device.type == "cuda":
+                torch.cuda.set_rng_state(tensors[f"random.cuda{own}"], device)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise DragomanError(f"{state}: no whole training state to resume from ({error}); start a new run") from None
     return progress, facts
 
 
-def _random_states(device: torch.device) -> dict[str, Tensor]:
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """What the random numbers of the CPU and of ``device`` go on from, as bytes."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)

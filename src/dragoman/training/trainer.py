@@ -19,6 +19,7 @@ from dragoman.data.batching import Batch, Indices, collate, draw_pairs, ordered_
 from dragoman.data.corpus import Corpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
+from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss, rdrop_loss
 from dragoman.training.moving_average import MovingAverage
@@ -28,7 +29,7 @@ from dragoman.training.records import judged_by, merit
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
 from dragoman.training.schedule import rate_of
-from dragoman.training.state import Progress, load_state, save_state
+from dragoman.training.state import Progress, load_state, random_states, save_state
 
 logger = logging.getLogger("dragoman")
 
@@ -56,6 +57,13 @@ class Totals:
         self.correct += int(loss.correct)
         self.tokens += tokens
 
+    def over(self, ranks: Ranks) -> "Totals":
+        """The sums of all ranks, which take the same time."""
+        smoothed, negative_log_likelihood, correct, tokens = ranks.sum(
+            self.smoothed, self.negative_log_likelihood, self.correct, self.tokens
+        )
+        return Totals(smoothed, negative_log_likelihood, int(correct), int(tokens), self.seconds)
+
     def means(self) -> dict[str, float]:
         """Per token: loss (smoothed), nll (nats), ppl = exp(nll), acc."""
         nll = self.negative_log_likelihood / self.tokens
@@ -66,7 +74,8 @@ class Trainer:
     """Trains the model of a bundle on a corpus and leaves checkpoints in the run folder.
 
     ``validation`` and ``score`` are what an evaluation measures, if given. ``facts`` are fingerprints that a resumed run must share.
-    Setting ``interrupted`` makes the loop finish its step, save and return.
+    Setting ``interrupted`` makes the loop finish its step, save and return. Each of many ``ranks`` has a trainer with the same bundle and
+    corpus; the first one writes and evaluates, and all stop at the same step.
     """
 
     def __init__(
@@ -80,18 +89,21 @@ class Trainer:
         validation: Corpus | None = None,
         score: Score | None = None,
         facts: Mapping[str, str] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.bundle, self.corpus, self.validation, self.score = bundle, corpus, validation, score
+        self.bundle, self.corpus, self.validation, self.score, self.ranks = bundle, corpus, validation, score, ranks
         self.settings: TrainingConfig = bundle.config.training
         self.run, self.log, self.device, self.facts = run, log, device, {**(facts or {}), "optimizer": self.settings.optimizer}
         self.model = bundle.model.to(device)
         self.average = MovingAverage(self.model, decay=self.settings.ema) if self.settings.ema else None
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
-        self.dtype = compute_dtype(bundle.config, device)
+        self.dtype = self._compute_dtype()
         self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
         self.interrupted = False
+        if ranks.rank:
+            seed_rank(self.settings.seed, rank=ranks.rank, step=0)
 
     def train(self) -> str:
         """Updates until a limit is reached; returns which: max_steps, max_minutes, patience or interrupted.
@@ -99,6 +111,7 @@ class Trainer:
         Raises DragomanError when the loss is no longer a finite number, or a checkpoint cannot be written.
         """
         self.model.train()
+        self.ranks.copy_weights(self.model)
         started = time.monotonic() - self.progress.seconds
         if stop := self._limit():
             return stop
@@ -117,9 +130,7 @@ class Trainer:
                     self._evaluate()
                 self.progress.seconds = time.monotonic() - started
                 self._save()
-                write_report(self.run)
-                patience = self.settings.patience
-                stop = stop or ("patience" if patience and self.progress.evaluations_since_best >= patience else "")
+                stop = stop or self._impatient()
             if stop:
                 return stop
         raise AssertionError("the epochs never end")
@@ -147,7 +158,8 @@ class Trainer:
         A best of another measure than the settings' is forgotten. Raises DragomanError when the data, the tokenizer or the optimiser is
         not what it was trained with, naming which.
         """
-        progress, facts = load_state(checkpoint, self.optimizer, self.model, device=self.device)
+        rank, seed = self.ranks.rank, self.settings.seed
+        progress, facts = load_state(checkpoint, self.optimizer, self.model, device=self.device, rank=rank, seed=seed)
         changed = [name for name, value in self.facts.items() if facts.get(name) != value]
         if changed:
             raise DragomanError(f"{self.run}: cannot resume, for the {' and the '.join(changed)} changed since; start a new run")
@@ -155,11 +167,12 @@ class Trainer:
             logger.info("the best so far was by %s and is forgotten, for now it is by %s", progress.measure, self._measure())
             progress.best, progress.best_step, progress.evaluations_since_best, progress.measure = None, 0, 0, ""
         before = torch.bfloat16 if progress.bfloat16 else torch.float32
-        self.dtype = compute_dtype(self.bundle.config, self.device, before=before)
+        self.dtype = self._compute_dtype(before)
         progress.bfloat16 = self.dtype == torch.bfloat16
         self.progress = progress
-        self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
-        self._tidy(checkpoint)
+        if self.ranks.first:
+            self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
+            self._tidy(checkpoint)
 
     def _windows(self) -> Iterator[list[Indices]]:
         """The batches of each update, from the place in the data on; a last window of an epoch may be short."""
@@ -181,19 +194,26 @@ class Trainer:
             self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
 
     def _update(self, window: list[Indices]) -> float:
-        """One step on the loss per target token of all the window's batches; returns the gradient's norm before clipping."""
-        batches = [self._batch(self.corpus, indices) for indices in window]
-        tokens = sum(int(batch.target_mask.sum()) for batch in batches)
-        step = self.progress.step + 1
-        for batch in batches:
+        """One step on the loss per target token of all the window's batches; returns the gradient's norm before clipping.
+
+        The batches are shared out among the ranks, and the loss of each divides by the tokens of all, so that the gradients only add up.
+        """
+        tokens = sum(int(self.corpus.target_lengths[indices].sum()) for indices in window)
+        step, broken = self.progress.step + 1, 0
+        for place, indices in self.ranks.share(window):
+            batch = self._batch(self.corpus, indices)
             loss = self._loss(batch, epsilon=self.settings.label_smoothing)
             self.totals.add(loss, int(batch.target_mask.sum()))
             if not math.isfinite(self.totals.smoothed):
-                raise DragomanError(self._not_finite("loss", step, [batch]))
+                broken = place + 1
+                break
             torch.autograd.backward(loss.smoothed / tokens)
+        if broken := self.ranks.largest(broken):  # asked of all, or those whose loss is fine would wait for ever
+            raise DragomanError(self._not_finite("loss", step, window[broken - 1 : broken]))
+        self.ranks.sum_gradients(self.model.parameters())
         norm = self._clip()
         if not math.isfinite(norm):
-            raise DragomanError(self._not_finite("gradient", step, batches))
+            raise DragomanError(self._not_finite("gradient", step, window))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step)
         self.optimizer.step()
@@ -227,26 +247,33 @@ class Trainer:
         return norm.item()
 
     def _limit(self) -> str:
+        """Why to stop, the same on all ranks though their clocks differ and a signal may reach one of them only; empty to go on."""
         if self.progress.step >= self.settings.max_steps:
             return "max_steps"
-        if self.settings.max_minutes and self.progress.seconds >= 60 * self.settings.max_minutes:
-            return "max_minutes"
-        return "interrupted" if self.interrupted else ""
+        late = self.settings.max_minutes and self.progress.seconds >= 60 * self.settings.max_minutes
+        return ("", "interrupted", "max_minutes")[self.ranks.largest(2 if late else int(self.interrupted))]
+
+    def _impatient(self) -> str:
+        """As the first rank judges, for the others see no evaluation."""
+        patience = self.settings.patience
+        return "patience" if patience and self.ranks.first_says(int(self.progress.evaluations_since_best >= patience)) else ""
 
     def _report(self, norm: float) -> None:
         progress, settings = self.progress, self.settings
-        rate = self.totals.tokens / self.totals.seconds
-        record = {"step": progress.step, "epoch": progress.epoch, **self.totals.means(), "lr": self.rate(progress.step)}
+        totals, self.totals = self.totals.over(self.ranks), Totals()
+        if not self.ranks.first:
+            return
+        rate = totals.tokens / totals.seconds
+        record = {"step": progress.step, "epoch": progress.epoch, **totals.means(), "lr": self.rate(progress.step)}
         record |= {"grad_norm": norm, "tok_s": rate, "seconds": progress.seconds, **peak_memory(self.device)}
         left = (settings.max_steps - progress.step) * progress.seconds / progress.step
         if settings.max_minutes:
             left = min(left, 60 * settings.max_minutes - progress.seconds)
         self.log.train(record, seconds_left=max(left, 0))
-        self.totals = Totals()
 
     def _evaluate(self) -> None:
         """Validation loss and scores; random states and the training mode are as before when it returns."""
-        if self.validation is None:
+        if self.validation is None or not self.ranks.first:
             return
         began = time.monotonic()
         self.model.eval()
@@ -285,17 +312,23 @@ class Trainer:
         return f"BLEU with {self.settings.bleu_tokenize} words" + (" in lower case" if self.settings.bleu_lowercase else "")
 
     def _save(self) -> None:
-        """A checkpoint of this step, the marks last and best, and the removal of what is older than is kept."""
+        """A checkpoint of this step, the marks last and best, the removal of what is older than is kept, and the report."""
+        _, *others = self.ranks.gather(random_states(self.device))
+        if not self.ranks.first:
+            return
         folder = self.run / "checkpoints" / f"step-{self.progress.step:06}"
         info = {"step": self.progress.step, "target_tokens": self.progress.target_tokens}
         with self._averaged() as trained:
             save_bundle(
                 replace(self.bundle, info=info),
                 folder,
-                also=lambda beside: save_state(beside, self.progress, self.optimizer, self.facts, trained, device=self.device),
+                also=lambda beside: save_state(
+                    beside, self.progress, self.optimizer, self.facts, trained, device=self.device, others=others
+                ),
             )
         self._mark(folder)
         self._tidy(folder)
+        write_report(self.run)
 
     def _mark(self, newest: Path) -> None:
         mark_checkpoint(self.run, "last", newest)
@@ -324,11 +357,16 @@ class Trainer:
         """Inside, the model has the average of its weights, if one is kept; gives the weights in training then, else none."""
         return self.average.in_place() if self.average else nullcontext({})
 
+    def _compute_dtype(self, before: torch.dtype | None = None) -> torch.dtype:
+        """As the first rank chooses, for it may be measured."""
+        narrow = compute_dtype(self.bundle.config, self.device, before=before) == torch.bfloat16
+        return torch.bfloat16 if self.ranks.first_says(int(narrow)) else torch.float32
+
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
-    def _not_finite(self, what: str, step: int, batches: list[Batch]) -> str:
-        lines = sorted({int(line) for batch in batches for line in self.corpus.line_numbers[batch.pairs]})
+    def _not_finite(self, what: str, step: int, batches: list[Indices]) -> str:
+        lines = sorted({int(line) for indices in batches for line in self.corpus.line_numbers[indices]})
         shown = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
         return (
             f"step {step}: the {what} is not a finite number on lines {shown} of the training text; lower the learning rate or set "

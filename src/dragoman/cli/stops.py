@@ -1,0 +1,67 @@
+"""How a training ends: at a signal, and what is said when it has ended."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from dragoman.cli.streams import notify
+
+if TYPE_CHECKING:
+    from dragoman.training.log import RunLog
+    from dragoman.training.trainer import Trainer
+
+
+@contextmanager
+def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        trainer.interrupted = True
+        for known in before:
+            signal.signal(known, signal.SIG_DFL)
+        with suppress(RuntimeError):  # the signal may come while a line is being written
+            notify("finishing the step and saving; once more stops now")
+
+    for number in before:
+        signal.signal(number, ask_to_stop)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
+    """Why a training ended, its best checkpoint, and what one may do next."""
+    from dragoman.training.report import Report
+
+    progress = trainer.progress
+    why = {
+        "max_steps": "all steps done",
+        "max_minutes": "the time is up",
+        "patience": "no better evaluation for long enough",
+        "interrupted": "interrupted",
+    }[reason]
+    more = {
+        "max_steps": f" --max-steps {2 * progress.step}",
+        "max_minutes": f" --max-minutes {2 * (trainer.settings.max_minutes or 0):g}",
+        "patience": " --set training.patience=0",
+        "interrupted": "",
+    }[reason]
+    best = f"; the best checkpoint is step {progress.best_step:,}" if progress.best_step else ""
+    record = Report.read(run).best()
+    if record and record["step"] == progress.best_step and "bleu" in record:
+        best += f": BLEU {record['bleu']:.2f} {record['signature']}"
+    log.say(
+        f"{why} at step {progress.step:,}{best}",
+        f"  dragoman translate {run} < SOURCE_FILE",
+        f"  dragoman evaluate {run} --test PATH",
+        f"  dragoman train --resume --out {run}{more}",
+        f"  {run / 'report.html'}",
+    )
