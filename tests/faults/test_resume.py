@@ -11,6 +11,7 @@ import torch
 from dragoman.presets import resolve_config
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.state import Progress, load_state, save_state
+from dragoman.training.trainer import Trainer
 from training_runs import checkpoints, make_trainer, marked, records, toy_pairs, train, write_pairs
 
 
@@ -160,3 +161,30 @@ def test_the_random_state_is_that_of_the_device_in_use(tmp_path: Path, monkeypat
         save_state(folder, Progress(), optimizer, {}, {}, device=torch.device(name))
         load_state(folder, optimizer, trainer.model, device=torch.device(name))
     assert asked == [("get", "cuda:1"), ("set", "cuda:1")]
+
+
+def test_a_record_over_a_kill_is_that_of_a_run_left_alone(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of step 6 lies between the records of steps 4 and 8; the process dies in step 7."""
+    settings: dict[str, Any] = {"training__log_every": 4, "training__evaluate_every": 6, "model__dropout": 0.1}
+    begin(tmp_path / "whole", data, 12, **settings)
+    update = Trainer._update
+
+    def dying(self: Trainer, window: Any) -> float:
+        if self.progress.step == 6:
+            raise MemoryError
+        return update(self, window)
+
+    monkeypatch.setattr(Trainer, "_update", dying)
+    valid = ("--valid", str(data.with_name("valid")), "--quiet", "--max-steps", "12")
+    assert train(tmp_path / "killed", data, *valid, **settings) == 1
+    monkeypatch.undo()
+    assert train(tmp_path / "killed", None, "--quiet") == 0
+    told = [
+        [
+            (record["step"], record["loss"], record["nll"], record["acc"], record["grad_norm"])
+            for record in records(tmp_path / name, "train")
+        ]
+        for name in ("whole", "killed")
+    ]
+    assert [step for step, *_ in told[0]] == [4, 8, 12]
+    assert told[1] == told[0]

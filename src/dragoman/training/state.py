@@ -19,7 +19,7 @@ class Progress:
     """Where a training stands. ``position`` counts the updates of the current epoch that are done; ``seconds`` the time spent.
 
     ``measure`` says what ``best`` is a number of, for numbers of different measures cannot be compared; ``bfloat16`` whether the matrix
-    products are in that type.
+    products are in that type; ``unreported`` has the sums over the updates since the last record in the log.
     """
 
     step: int = 0
@@ -32,11 +32,13 @@ class Progress:
     best_step: int = 0
     evaluations_since_best: int = 0
     bfloat16: bool = False
+    unreported: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.best is not None:
             first, second = self.best  # a list, when it was read from JSON
             self.best = (first, second)
+        self.unreported = tuple(self.unreported)
 
 
 def save_state(

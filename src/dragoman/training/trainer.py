@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,7 @@ class Trainer:
         progress.bfloat16 = self.dtype == torch.bfloat16
         self.progress = progress
         if self.ranks.first:
+            self.totals = Totals(*progress.unreported)  # type: ignore[arg-type]  # whole numbers stay whole in JSON
             self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
             self._tidy(checkpoint)
 
@@ -314,6 +315,7 @@ class Trainer:
     def _save(self) -> None:
         """A checkpoint of this step, the marks last and best, the removal of what is older than is kept, and the report."""
         _, *others = self.ranks.gather(random_states(self.device))
+        self.progress.unreported = astuple(self.totals.over(self.ranks))
         if not self.ranks.first:
             return
         folder = self.run / "checkpoints" / f"step-{self.progress.step:06}"
