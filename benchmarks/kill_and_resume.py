@@ -4,7 +4,8 @@
 
 The moments are drawn over the whole life of the process: preparing the data, steps, evaluations, checkpoints. After each kill the same
 command line goes on with --resume (or starts again, when nothing was there to resume), until the run is done. Compared are the final
-weights, bit for bit, and what the log says of every step and evaluation, but for times.
+weights, bit for bit, and what the log says of every step and evaluation, but for times. A run that is done before its share of the kills is
+compared, and the next one begins.
 """
 
 import argparse
@@ -41,20 +42,19 @@ def main() -> None:
         began = time.monotonic()
         subprocess.run(command(folder, folder / "whole", options.steps), check=True, env=environment())
         alone = time.monotonic() - began
-        places = survive(folder, options, choose, alone)
-        equal = compare(folder / "whole", folder / "killed")
+        places, finished = survive(folder, options, choose, alone)
     facts = {
         "command": " ".join(["python", "benchmarks/kill_and_resume.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "seed": options.seed,
         "machine": platform.machine(),
         "kills": places,
-        "the_same": equal,
+        "runs_compared": finished,
     }
     print(json.dumps(facts, indent=2))
     if options.output:
         options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    sys.exit(0 if all(equal.values()) else 1)
+    sys.exit(0 if all(run["weights"] and run["log"] for run in finished) else 1)
 
 
 def write_pairs(prefix: Path, count: int, choose: random.Random) -> None:
@@ -82,10 +82,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def survive(folder: Path, options: argparse.Namespace, choose: random.Random, alone: float) -> dict[str, int]:
-    """The training with its kills; counts what the process was doing, as the run folder shows it."""
+def survive(folder: Path, options: argparse.Namespace, choose: random.Random, alone: float) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Trainings with kills, until there were enough: when they came, as the run folder shows it, and how each finished run compares."""
     run, places = folder / "killed", dict.fromkeys(("before a checkpoint", "after a checkpoint", "within a checkpoint"), 0)
-    killed = 0
+    finished: list[dict[str, Any]] = []
+    kills = 0
     while True:
         resumable = any((run / "checkpoints").glob("step-*"))
         if not resumable:
@@ -93,19 +94,21 @@ def survive(folder: Path, options: argparse.Namespace, choose: random.Random, al
         start = [sys.executable, "-m", "dragoman", "train", "--resume", "--out", str(run), "--quiet"] if resumable else None
         process = subprocess.Popen(start or command(folder, run, options.steps), env=environment())
         try:
-            process.wait(choose.uniform(0, alone) if killed < options.kills else None)
+            process.wait(choose.uniform(0, alone) if sum(places.values()) < options.kills else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
-            killed += 1
-            within = any((run / "checkpoints").glob(".step-*"))
-            places["within a checkpoint" if within else "after a checkpoint" if resumable else "before a checkpoint"] += 1
+            kills += 1
+            within, after = (any((run / "checkpoints").glob(pattern)) for pattern in (".step-*", "step-*"))
+            places["within a checkpoint" if within else "after a checkpoint" if after else "before a checkpoint"] += 1
             continue
         if process.returncode:
             sys.exit(f"the resumed training ended with status {process.returncode}")
-        if killed >= options.kills:
-            return places
-        shutil.rmtree(run)  # done before the last kill: once more from the start
+        finished.append({"kills": kills, **compare(folder / "whole", run)})
+        if sum(places.values()) >= options.kills:
+            return places, finished
+        shutil.rmtree(run)
+        kills = 0
 
 
 def compare(whole: Path, killed: Path) -> dict[str, bool]:

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -78,7 +77,6 @@ def measure(folder: Path, *, steps: int) -> dict[str, Any]:
         "seconds_a_step": round(statistics.median(seconds[len(seconds) // 2 :]), 4),
         "target_tokens_a_second": round(statistics.median(record["tok_s"] for record in trained[len(trained) // 2 :])),
         "peak_resident_bytes": trained[-1]["mem"],
-        "peak_resident_bytes_of_children": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
     }
 
 

@@ -98,7 +98,7 @@ def one_seed(options: argparse.Namespace, run: Path, seed: int) -> dict[str, Any
             told = json.loads(dragoman("evaluate", model, "--test", parts, "--tokenize", WORDS[options.data], "--json", *search))
             bleu.setdefault(f"test {year}", {})[name] = round(told["bleu"], 2)
             chrf.setdefault(f"test {year}", {})[name] = round(told["chrf"], 2)
-            signatures = {key: value for key, value in told.items() if key.endswith("signature")}
+            signatures |= {key: value for key, value in told.items() if key.endswith("signature")}  # the same for all
     record = json.loads((run / "run.json").read_text("utf-8"))
     trained = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
     last = [each for each in trained if each["t"] == "train"][-1]

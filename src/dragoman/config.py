@@ -245,6 +245,7 @@ class TrainingConfig(Settings):
     bleu_tokenize: str = Field("13a", description="sacreBLEU's word splitter for validation BLEU: 13a, none, intl, zh, char and so on.")
     bleu_lowercase: bool = Field(False, description="Ignore case in the BLEU and chrF of evaluations.")
     log_every: int = Field(50, gt=0, description="Steps between progress records.")
+    tensorboard: bool = Field(False, description="Whether TensorBoard's files are written too, into the run folder.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",

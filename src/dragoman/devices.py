@@ -43,7 +43,7 @@ def pick_device(name: str) -> torch.device:
 def keep_freed_memory() -> None:
     """Asks the C library, where it is glibc, to keep the memory that is freed instead of giving it back to the system.
 
-    Every training step frees and takes hundreds of megabytes, and to fetch them anew, page by page, takes up to a third of a small step.
+    Every training step frees and takes hundreds of megabytes, and to fetch them anew, page by page, takes time.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library has no mallopt, Windows no library without a name
         mallopt = ctypes.CDLL(None).mallopt

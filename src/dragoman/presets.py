@@ -24,7 +24,7 @@ def _row(name: str, summary: str, paper_millions: int | None = None, **model: An
     return Preset(name, summary, {"model": model}, paper_millions)
 
 
-# Pre-norm: with the paper's order a small model's encoder soon gives every position the same vector (docs/training.md).
+# Pre-norm: with the paper's order, at such rates and batches, a small encoder can give every position the same vector (docs/training.md).
 _LAPTOP_MODEL = {"norm_place": "pre", "encoder_layers": 4, "decoder_layers": 4}
 _LAPTOP_TRAINING = {
     "schedule": "inverse-sqrt",
@@ -75,7 +75,7 @@ PRESETS: dict[str, Preset] = {
         ),
         Preset(
             "small",
-            "4 + 4 pre-norm layers of width 256 for 100,000 pairs and more: about five times the parameters that tiny computes with.",
+            "4 + 4 pre-norm layers of width 256 for 100,000 pairs and more: 9.4 million parameters with 8,000 entries.",
             {
                 "model": {**_LAPTOP_MODEL, "d_model": 256, "d_ff": 1024, "n_heads": 4, "dropout": 0.2},
                 "data": {"vocabulary_size": 8000},

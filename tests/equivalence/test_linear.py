@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from dragoman.model.attention import FusedAttention, MultiHeadAttention, scaled_dot_product_attention
 from dragoman.model.layers import FeedForward
-from dragoman.model.linear import ROWS, Linear, linear_together, narrow_rows
+from dragoman.model.linear import ROWS, Linear, linear_together, product_rows
 
 ROUNDING = 2**-8  # of a bfloat16
 
@@ -96,7 +96,7 @@ def test_a_feed_forward_network_of_whole_numbers_is_exactly_the_same(shape: tupl
 @pytest.mark.parametrize("rows", [1, ROWS - 1, ROWS, 2 * ROWS + 1])
 def test_rows_are_filled_up_with_zeros(rows: int) -> None:
     x = torch.ones(rows, 3)
-    filled = narrow_rows(x, torch.bfloat16)
+    filled = product_rows(x, torch.bfloat16)
     assert len(filled) % ROWS == 0
     assert len(filled) - rows < ROWS
     assert torch.equal(filled[:rows].float(), x)

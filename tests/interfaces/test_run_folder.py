@@ -248,3 +248,32 @@ def test_what_a_resumed_run_did_again_counts_once(tmp_path: Path) -> None:
     assert best_evaluation(evaluations, best_by="bleu") == logged[2]
     assert best_evaluation([{"step": 2, "loss": 4}, *evaluations], best_by="loss") == logged[2]
     assert best_evaluation([], best_by="bleu") is None
+
+
+def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard's files need its package")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    data = write_pairs(tmp_path / "train", toy_pairs(20))
+    valid = ("--valid", str(write_pairs(tmp_path / "valid", toy_pairs(4, seed=9))))
+    run = tmp_path / "run"
+    assert train(run, data, *valid, "--quiet", "--tensorboard", "--max-steps", "4", training__evaluate_every=2) == 0
+    assert train(run, None, "--quiet", "--max-steps", "6") == 0
+    shown = EventAccumulator(str(run / "tensorboard"))
+    shown.Reload()
+    for kind, names in (("train", ("loss", "lr", "grad_norm", "tok_s")), ("eval", ("loss", "bleu", "chrf"))):
+        for name in names:
+            points = [(event.step, pytest.approx(event.value, rel=1e-6)) for event in shown.Scalars(f"{kind}/{name}")]
+            assert [(record["step"], record[name]) for record in records(run, kind)] == points
+    assert {tag.partition("/")[0] for tag in shown.Tags()["scalars"]} == {"train", "eval"}
+
+
+def test_tensorboard_is_refused_where_it_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    data = write_pairs(tmp_path / "train", toy_pairs(20))
+    assert train(tmp_path / "run", data, "--quiet", "--tensorboard") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "dragoman: training.tensorboard needs the tensorboard package; pip install 'dragoman[tensorboard]'"
+    assert not (tmp_path / "run").exists()

@@ -237,13 +237,26 @@ def test_norms_of_queries_and_keys_come_before_the_rotation() -> None:
     close(attention.keys_values(x, x).key, rotary(norm(attention.w_k(x).view(1, 9, 4, 6).transpose(1, 2))))
 
 
-def test_norms_and_rotations_are_computed_in_float32_under_autocast() -> None:
+def test_norms_and_rotations_are_computed_in_float32_whatever_the_heads_are_in() -> None:
+    """As on a GPU under autocast: heads in bfloat16 are rounded once, when all is done."""
+    attention = small_model(qk_norm=True, positions="rotary").encoder.layers[0].self_attn
+    norm, rotary = attention.key_norm, attention.rotary
+    assert norm is not None
+    assert rotary is not None
+    heads = random_numbers(2, 4, 5, 6).bfloat16()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        placed = attention._placed(heads, norm, 3)
+    assert placed.dtype == torch.bfloat16
+    normed = norm(heads.float()).bfloat16()
+    assert torch.equal(placed, rotary(normed.float(), 3).bfloat16())
+
+
+def test_a_whole_attention_under_autocast_is_the_plain_one_to_rounding() -> None:
     attention = small_model(qk_norm=True, positions="rotary").encoder.layers[0].self_attn
     x = random_numbers(2, 5, 24)
-    with warnings.catch_warnings(), torch.autocast("cpu", dtype=torch.bfloat16):
-        warnings.simplefilter("error")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
         output = attention(x, x, x, MASK)
-        assert output.dtype == torch.float32
     close(output, attention(x, x, x, MASK), 0.05)
 
 

@@ -155,5 +155,7 @@ def test_the_laptop_presets_are_as_small_as_they_say() -> None:
     assert (tiny.encoder_layers, tiny.decoder_layers, tiny.d_model, tiny.d_ff, tiny.n_heads, tiny.dropout) == (4, 4, 128, 256, 4, 0.3)
     assert "1.8 million parameters with 4,000 entries" in PRESETS["tiny"].summary
     assert round(count_parameters(tiny) / 1e6, 1) == 1.8
+    assert "9.4 million parameters with 8,000 entries" in PRESETS["small"].summary
+    assert round(count_parameters(changed("small", **vocabulary(8000))) / 1e6, 1) == 9.4
     published = changed("tiny", norm_place="post", **vocabulary(9712))  # Transformer-Tiny of Wu et al. 2021
     assert count_parameters(published) == 2_568_192

@@ -27,7 +27,7 @@ d_ff = 128
 encoder_layers = 1
 decoder_layers = 1
 dropout = 0.0
-norm_place = "post"
+norm_place = "post"  # as in the paper; one layer does not need the other order
 
 [data]
 vocabulary_size = 400

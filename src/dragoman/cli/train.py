@@ -60,6 +60,18 @@ StartFrom = Annotated[
         "training settings of the preset it was made with unless others are given; optimiser, schedule and data begin anew.",
     ),
 ]
+Overrides = Annotated[
+    Paths,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
+    ),
+]
+TensorBoardFiles = Annotated[
+    bool | None,
+    typer.Option("--tensorboard/--no-tensorboard", help="Whether TensorBoard's files are written too, into the run folder. Default: no."),
+]
 
 
 def train(
@@ -73,14 +85,7 @@ def train(
         str | None, typer.Option("--preset", metavar="NAME", help="Settings to start from; see `dragoman presets`. Default: base.")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings over the preset's.")] = None,
-    overrides: Annotated[
-        Paths,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
-        ),
-    ] = None,
+    overrides: Overrides = None,
     start: StartFrom = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,
@@ -90,8 +95,14 @@ def train(
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
     device: Device = None,
     precision: Annotated[
-        str | None, typer.Option("--precision", metavar="TYPE", help="auto, fp32 or bf16. Default: auto (bf16 where it is faster).")
+        str | None,
+        typer.Option(
+            "--precision",
+            metavar="TYPE",
+            help="auto, fp32 or bf16. Default: auto (bf16 on a GPU that has it and a CPU that is faster with it).",
+        ),
     ] = None,
+    tensorboard: TensorBoardFiles = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -106,7 +117,7 @@ def train(
         raise UsageError("--dry-run is for a new run; leave out --resume")
     data = {"train": training_data, "valid": validation_data, **_languages(pair)}
     training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision, "device": device}
-    training |= {"start_from": None if start is None else str(start)}
+    training |= {"start_from": None if start is None else str(start), "tensorboard": tensorboard}
     flags = {
         group: {key: value for key, value in values.items() if value is not None and value != []}
         for group, values in (("data", data), ("training", training))
@@ -198,13 +209,19 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
     from dragoman.training.log import RunLog, Screen
     from dragoman.training.preflight import preflight
     from dragoman.training.run import create_run, discard_run, idle_settings, prepare, record_run, sole_writer
+    from dragoman.training.tensorboard import TensorBoard
 
     device = ranks.device
     _check(settings)
     existed = run.exists()
     if changes is None:
         create_run(run, settings, sys.argv)
-    log = RunLog(run, console=None if quiet else Screen(stderr=True, highlight=False), max_steps=settings.training.max_steps)
+    log = RunLog(
+        run,
+        console=None if quiet else Screen(stderr=True, highlight=False),
+        max_steps=settings.training.max_steps,
+        tensorboard=TensorBoard(run) if settings.training.tensorboard else None,
+    )
     with sole_writer(run):
         try:
             prepared = prepare(run, settings)
@@ -275,9 +292,12 @@ def _check(settings: Config) -> None:
     from dragoman.evaluation.metrics import check_tokenizer
     from dragoman.training.optimizer import check_optimizer
     from dragoman.training.run import check_settings
+    from dragoman.training.tensorboard import check_tensorboard
 
     check_tokenizer(settings.training.bleu_tokenize)
     check_optimizer(settings.training.optimizer)
+    if settings.training.tensorboard:
+        check_tensorboard()
     check_settings(settings)
 
 

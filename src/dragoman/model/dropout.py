@@ -35,7 +35,7 @@ class FastDropout(nn.Module):
 
 
 def _random_words(count: int) -> Tensor:
-    """``count`` words of 16 random bits, int16; NumPy draws them three times as fast as PyTorch, from a seed that PyTorch draws."""
+    """``count`` words of 16 random bits, int16; NumPy draws them faster than PyTorch, from a seed that PyTorch draws."""
     seed = int(torch.empty((), dtype=torch.int64).random_())
     return torch.from_numpy(np.random.PCG64(seed).random_raw(-(-count // 4)).view(np.int16)[:count])
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.cache import LayerCache
 from dragoman.model.dropout import as_module
-from dragoman.model.linear import Linear, products_are_narrow, relu_feed_forward
+from dragoman.model.linear import Linear, linear_together, products_are_narrow, relu_feed_forward, unwatched
 
 
 class FeedForward(nn.Sequential):
@@ -29,7 +29,7 @@ class FeedForward(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D); returns (B, T, D)."""
         first, inner, second = self
-        if isinstance(inner, nn.ReLU) and products_are_narrow(x):
+        if isinstance(inner, nn.ReLU) and products_are_narrow(x) and unwatched(first, second):
             return relu_feed_forward(x, cast(Linear, first), cast(Linear, second))
         output: Tensor = second(inner(first(x)))
         return output
@@ -50,7 +50,8 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D); returns (B, T, D)."""
-        inner = F.silu(self.w_gate(x)) * self.w_in(x)  # (B, T, F)
+        gate, values = linear_together(x, self.w_gate, self.w_in)  # (B, T, F)
+        inner = F.silu(gate) * values  # (B, T, F)
         output: Tensor = self.w_out(self.dropout(inner))  # (B, T, D)
         return output
 

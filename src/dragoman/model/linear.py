@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 ROWS = 128
-"""Products have a multiple of so many rows: oneDNN writes code for each new count, which takes ten times as long as a product."""
+"""Narrow products have a multiple of so many rows: oneDNN writes code for each new count, which takes longer than a product."""
 
 
 class Linear(nn.Linear):
@@ -21,8 +22,8 @@ class Linear(nn.Linear):
 
 
 def linear_together(x: Tensor, *layers: Linear) -> tuple[Tensor, ...]:
-    """What each of ``layers`` makes of x (…, I): (…, O) each. One product makes them all where products are narrow."""
-    return _narrow_together(x, *layers) if products_are_narrow(x) else tuple(layer(x) for layer in layers)
+    """What each of ``layers`` makes of x (…, I): (…, O) each. One product makes them all where products are narrow and nobody watches."""
+    return _narrow_together(x, *layers) if products_are_narrow(x) and unwatched(*layers) else tuple(layer(x) for layer in layers)
 
 
 def _narrow_together(x: Tensor, *layers: Linear) -> tuple[Tensor, ...]:
@@ -37,13 +38,20 @@ def relu_feed_forward(x: Tensor, first: Linear, second: Linear) -> Tensor:
     return cast(Tensor, _NarrowFeedForward.apply(x, torch.get_autocast_dtype("cpu"), *parameters))  # type: ignore[no-untyped-call]
 
 
+def unwatched(*layers: nn.Module) -> bool:
+    """Whether all are plain `Linear` layers without hooks, so that what they do may be done without calling them."""
+    return all(type(layer) is Linear and not layer._forward_hooks and not layer._forward_pre_hooks for layer in layers)
+
+
 def products_are_narrow(x: Tensor) -> bool:
     """Whether x is on a CPU and under autocast."""
     return x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
-def narrow_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x (…, I) in a narrow type as rows (P, I), of which those after the N are zero."""
+def product_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x (…, I) in the type of a product as rows: (N, I), or (P, I) with zeros after the N where products are narrow on a CPU."""
+    if dtype == x.dtype or x.device.type != "cpu":
+        return x.reshape(-1, x.size(-1)).to(dtype)
     count = x.numel() // x.size(-1)
     narrow = x.new_empty(-(-count // ROWS) * ROWS, x.size(-1), dtype=dtype)
     narrow[:count].view(x.shape).copy_(x)
@@ -56,7 +64,7 @@ class _NarrowProducts(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype, *parameters: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = cast("tuple[Tensor, ...]", parameters[::2]), parameters[1::2]
         with torch.autocast("cpu", enabled=False):
-            rows, weight = narrow_rows(x, dtype), torch.cat([weight.to(dtype) for weight in weights])  # (P, I), (ΣO, I)
+            rows, weight = product_rows(x, dtype), torch.cat([weight.to(dtype) for weight in weights])  # (P, I), (ΣO, I)
             ctx.save_for_backward(rows, weight)
             ctx.shape, ctx.sizes, ctx.biased = x.shape, [len(weight) for weight in weights], [bias is not None for bias in biases]
             product = (rows @ weight.t())[: x.numel() // x.size(-1)]  # (N, ΣO)
@@ -64,6 +72,7 @@ class _NarrowProducts(torch.autograd.Function):
             return tuple(output if bias is None else output.add_(bias) for output, bias in zip(outputs, biases, strict=True))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
         count, wide = grads[0].numel() // grads[0].size(-1), grads[0].dtype
@@ -81,7 +90,7 @@ class _NarrowFeedForward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
-            rows, first, second = narrow_rows(x, dtype), first.to(dtype), second.to(dtype)  # (P, I), (F, I), (O, F)
+            rows, first, second = product_rows(x, dtype), first.to(dtype), second.to(dtype)  # (P, I), (F, I), (O, F)
             inner = (rows @ first.t()).add_(first_bias.to(dtype)).relu_()  # (P, F)
             ctx.save_for_backward(rows, inner, first, second)
             ctx.shape = x.shape
@@ -89,10 +98,11 @@ class _NarrowFeedForward(torch.autograd.Function):
             return output.add_(second_bias).view(*x.shape[:-1], -1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, inner, first, second = ctx.saved_tensors
         count, wide = grads[0].numel() // grads[0].size(-1), grads[0].dtype
-        grad = narrow_rows(grads[0], rows.dtype)  # (P, O)
+        grad = product_rows(grads[0], rows.dtype)  # (P, O)
         grad_inner = torch.ops.aten.threshold_backward(grad @ second, inner, 0)  # (P, F)
         grad_x = (grad_inner @ first)[:count].to(wide).view(ctx.shape) if ctx.needs_input_grad[0] else None
         grad_first, grad_second = (grad_inner.t() @ rows).to(wide), (grad.t() @ inner).to(wide)

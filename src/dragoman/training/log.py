@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dragoman.errors import DragomanError
+from dragoman.training.tensorboard import TensorBoard
 
 BAR_WIDTH = 28
 _LINE_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # JSON's other form of what some readers end a line at
@@ -34,13 +35,14 @@ class Screen(Console):
 class RunLog:
     """Appends records to a run's log.jsonl and shows them on ``console``; nothing is shown without one. Use as a context manager.
 
-    A console that can no longer be written to is dropped, and the training goes on.
+    ``tensorboard`` gets the numbers too, if given. A console that can no longer be written to is dropped, and the training goes on.
     """
 
-    def __init__(self, run: Path, *, console: Screen | None, max_steps: int) -> None:
+    def __init__(self, run: Path, *, console: Screen | None, max_steps: int, tensorboard: TensorBoard | None = None) -> None:
         self._path = run / "log.jsonl"
         self._console = console
         self._max_steps = max_steps
+        self._tensorboard = tensorboard
         self._live = Live(Text(), console=console, auto_refresh=False, transient=True) if console and console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -51,6 +53,8 @@ class RunLog:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._live:
             self._show(self._live.stop)
+        if self._tensorboard:
+            self._tensorboard.close()
 
     def train(self, record: Mapping[str, Any], *, seconds_left: float) -> None:
         """The means of the steps since the last such record, and an estimate of the seconds to the end."""
@@ -116,6 +120,8 @@ class RunLog:
                 file.write(f"{line}\n".encode())
         except OSError as error:
             raise DragomanError(f"{self._path}: cannot write: {error.strerror}; make room, then continue with --resume") from error
+        if self._tensorboard and kind != "event":
+            self._tensorboard.write(kind, record)
 
 
 def plain_line(text: str) -> str:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.model.linear import narrow_rows
+from dragoman.model.linear import product_rows
 
 
 class Loss(NamedTuple):
@@ -93,7 +93,7 @@ class _OutputLoss(torch.autograd.Function):
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
         for start in range(0, len(target), rows):
             gold = target[start : start + rows, None]  # (N, 1) of some rows
-            some = narrow_rows(hidden[start : start + rows], dtype)  # (P, D)
+            some = product_rows(hidden[start : start + rows], dtype)  # (P, D)
             logits = some @ weight.t()  # (P, V)
             p = logits.softmax(-1)  # (P, V)
             if p.dtype != torch.bfloat16:

@@ -230,7 +230,8 @@ class Trainer:
         if self.settings.rdrop and self.model.training:
             both = (hidden, self._hidden(batch))  # the second pass draws other dropout
             return rdrop_loss(both, matrix, gold, epsilon=epsilon, alpha=self.settings.rdrop, dtype=self.dtype)
-        return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=self.dtype)
+        dtype = self.dtype if self.model.training else torch.float32  # an evaluation is for comparing
+        return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=dtype)
 
     def _hidden(self, batch: Batch) -> Tensor:
         """Hidden states (N, D) of a batch's N target tokens."""
