@@ -164,7 +164,8 @@ class DataConfig(Settings):
     @field_validator("train", "valid", "weights", "tags", "valid_tags", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+        one = isinstance(value, str | int | float) and not isinstance(value, bool)
+        return (value,) if one else tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from dragoman.bundle import load_bundle, resolve_model
 from dragoman.cli import main
@@ -261,3 +262,34 @@ def test_killed_before_its_first_checkpoint_it_begins_again_from_the_same_weight
     shutil.rmtree(model)
     assert "model: no such model" in refusal(capsys, train(run, None, "--quiet"), 1)
     assert (run / "run.json").exists()
+
+
+@pytest.mark.parametrize("facts", [None, {}, "model"])
+def test_a_run_that_forgot_where_it_began_does_not_begin_elsewhere(
+    facts: Any, data: Path, parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With run.json lost or damaged it would go on from fresh weights."""
+    run = tmp_path / "run"
+    assert go_on(run, data.with_name("more"), parent, "--max-steps", "1") == 0
+    shutil.rmtree(run / "checkpoints")
+    record = json.loads((run / "run.json").read_text("utf-8"))
+    if facts is None:
+        (run / "run.json").unlink()
+    else:
+        (run / "run.json").write_text(json.dumps(record | {"from": facts}), encoding="utf-8")
+    message = "run.json: does not tell the model that the run began from; restore the file or start a new run"
+    assert message in refusal(capsys, train(run, None, "--quiet"), 1)
+
+
+def test_a_model_with_a_number_that_is_none_is_refused(
+    data: Path, parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(resolve_model(parent), model)
+    weights = load_file(model / "model.safetensors")
+    first = sorted(weights)[0]
+    weights[first].view(-1)[0] = float("nan")
+    save_file(weights, model / "model.safetensors")
+    line = refusal(capsys, go_on(tmp_path / "run", data.with_name("more"), model, "--max-steps", "1"), 1)
+    assert f"{model}: {first} has numbers that are not finite; go on from another checkpoint" in line
+    assert not (tmp_path / "run").exists()

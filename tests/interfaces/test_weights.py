@@ -77,7 +77,15 @@ def test_every_pair_is_drawn_its_weight_rounded_up_or_down(parts: list[tuple[int
     assert len(pairs) > 0
     for counts, weight in zip(count(pairs, sizes), weights, strict=True):
         assert set(counts) <= {int(weight), int(weight) + 1}
-        assert abs(sum(counts) - weight * len(counts)) <= (1 if weight < 1 else 0.5)
+        assert abs(sum(counts) - weight * len(counts)) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(("size", "weight"), [(1, 0.5), (1, 1.5), (2, 1.25), (7, 0.01), (15, 2.5), (101, 0.005)])
+def test_over_the_epochs_no_share_is_rounded_away(size: int, weight: float) -> None:
+    epochs = 400
+    drawn = [draw_pairs([size, 5], [weight, 1], seed=1, epoch=epoch) for epoch in range(epochs)]
+    seen = sum(int((pairs < size).sum()) for pairs in drawn if pairs is not None)
+    assert seen == pytest.approx(weight * size * epochs, abs=1)
 
 
 def test_no_weights_are_weights_of_one() -> None:
@@ -190,7 +198,8 @@ def test_a_dry_run_counts_what_an_epoch_sees(corpora: tuple[Path, Path], tmp_pat
         ("[inf, 1]", "data.weights.0=inf: input should be a finite number"),
         ("[1, 1001]", "data.weights.1=1001: input should be less than or equal to 1000"),
         ('["1", "2"]', "data.weights.0='1': input should be a valid number"),
-        ("3", "data.weights=3: input should be a valid tuple"),
+        ("3", "weights has 1 numbers for 2 training corpora"),
+        ("true", "data.weights=True: input should be a valid tuple"),
     ],
 )
 def test_weights_that_cannot_be(

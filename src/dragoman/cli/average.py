@@ -37,7 +37,7 @@ def _newest(run: Path, last: int) -> list[Path]:
     from dragoman.bundle import list_checkpoints, load_config, marked_checkpoint, step_of
 
     checkpoints = list_checkpoints(run)
-    remedy = "give a smaller N, or train with more training.keep"
+    remedy = "give a smaller N, or train longer, with a lower training.evaluate_every or with more training.keep"
     if len(checkpoints) < last:
         raise DragomanError(f"{run}: --last {last} but the run has {len(checkpoints)}; {remedy}")
     chosen = checkpoints[-last:]

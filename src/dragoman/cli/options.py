@@ -45,3 +45,53 @@ Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Keep standard error empty: no notices, no progress; what stops the program is still said."),
 ]
+
+# Of `dragoman train`
+
+Paths = list[str] | None
+TrainingData = Annotated[
+    Paths,
+    typer.Option(
+        "--train",
+        metavar="PATH",
+        help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
+        "a .jsonl file. May be given several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
+    ),
+]
+TrainingDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps; with torchrun auto, cpu or cuda. Default: auto.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Train nothing and leave nothing behind: print what the run would take, in parameters, memory, steps and, measured on a few "
+        "updates, time.",
+    ),
+]
+
+StartFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="MODEL",
+        help="Go on from a model (a run folder, a checkpoint or a bundle) in a new run: its sizes, vocabulary and weights, and the "
+        "training settings of the preset it was made with unless others are given; optimiser, schedule and data begin anew.",
+    ),
+]
+Overrides = Annotated[
+    Paths,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
+    ),
+]
+TensorBoardFiles = Annotated[
+    bool | None,
+    typer.Option("--tensorboard/--no-tensorboard", help="Whether TensorBoard's files are written too, into the run folder. Default: no."),
+]

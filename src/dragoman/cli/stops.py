@@ -44,7 +44,7 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     progress = trainer.progress
     why = {
         "max_steps": "all steps done",
-        "max_minutes": "the time is up",
+        "max_minutes": f"the time is up ({progress.seconds / 60:.1f} of {trainer.settings.max_minutes or 0:g} minutes)",
         "patience": "no better evaluation for long enough",
         "interrupted": "interrupted",
     }[reason]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Quiet
+from dragoman.cli.options import DryRun, Overrides, Paths, Quiet, StartFrom, TensorBoardFiles, TrainingData, TrainingDevice
 from dragoman.cli.stops import interruptible, say_farewell
 from dragoman.cli.streams import follows, hush, launched, notify
 from dragoman.config import Config
@@ -24,54 +24,6 @@ if TYPE_CHECKING:
     from dragoman.training.log import RunLog
     from dragoman.training.run import Prepared
     from dragoman.training.trainer import Score, Trainer
-
-Paths = list[str] | None
-TrainingData = Annotated[
-    Paths,
-    typer.Option(
-        "--train",
-        metavar="PATH",
-        help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
-        "a .jsonl file. May be given several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps; with torchrun auto, cpu or cuda. Default: auto.",
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Train nothing and leave nothing behind: print what the run would take, in parameters, memory, steps and, measured on a few "
-        "updates, time.",
-    ),
-]
-
-StartFrom = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        metavar="MODEL",
-        help="Go on from a model (a run folder, a checkpoint or a bundle) in a new run: its sizes, vocabulary and weights, and the "
-        "training settings of the preset it was made with unless others are given; optimiser, schedule and data begin anew.",
-    ),
-]
-Overrides = Annotated[
-    Paths,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
-    ),
-]
-TensorBoardFiles = Annotated[
-    bool | None,
-    typer.Option("--tensorboard/--no-tensorboard", help="Whether TensorBoard's files are written too, into the run folder. Default: no."),
-]
 
 
 def train(
@@ -90,10 +42,11 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,
     max_minutes: Annotated[
-        float | None, typer.Option("--max-minutes", min=0, help="Minutes of training after which to stop, those before a resume included.")
+        float | None,
+        typer.Option("--max-minutes", min=0, help="Minutes after which to stop, evaluations and earlier parts of the run included."),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
-    device: Device = None,
+    device: TrainingDevice = None,
     precision: Annotated[
         str | None,
         typer.Option(
@@ -352,6 +305,7 @@ def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.devi
     """A trainer of fresh weights or those of the model to go on from, or of the newest checkpoint and at its place."""
     from dragoman.bundle import Bundle, list_checkpoints, load_bundle
     from dragoman.devices import keep_freed_memory
+    from dragoman.model.build import build_model
     from dragoman.training.start import starting_model
     from dragoman.training.trainer import Trainer, seed_everything
 
@@ -359,7 +313,10 @@ def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.devi
     settings, source, target = prepared.config, prepared.source_tokenizer, prepared.target_tokenizer
     checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
     seed_everything(settings.training.seed)
-    model = load_bundle(checkpoint).model if checkpoint else starting_model(run, settings.model, source, target)
+    if checkpoint:
+        model = load_bundle(checkpoint).model
+    else:
+        model = starting_model(run, settings.model, source, target) if settings.training.start_from else build_model(settings.model)
     trainer = Trainer(
         Bundle(settings, model, source, target), prepared.corpus,
         run=run, log=log, device=device, validation=prepared.validation,

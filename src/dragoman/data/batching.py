@@ -3,6 +3,7 @@
 Shapes:  B pairs of a batch   S, T source and target tokens of its longest pair, end token included
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -48,18 +49,18 @@ def draw_pairs(parts: Sequence[int], weights: Sequence[float], *, seed: int, epo
     """
     if not weights:
         return None
-    drawn, start = [], 0
+    drawn, start = [np.empty(0, np.int64)], 0
     for number, (size, weight) in enumerate(zip(parts, weights, strict=True)):
         whole = int(weight)
         drawn += [np.arange(start, start + size)] * whole
-        more = round((weight - whole) * size)
-        if not whole:
-            more = max(more, min(size, 1))  # an epoch without a pair would never end
-        if more:
+        share = (weight - whole) * size
+        first, stop = math.floor(epoch * share), math.floor((epoch + 1) * share)  # in all epochs together nothing is rounded away
+        if stop > first:
             order = np.random.default_rng([seed, number, 1]).permutation(size)
-            drawn.append(start + order[(epoch * more + np.arange(more)) % size])
+            drawn.append(start + order[np.arange(first, stop) % size])
         start += size
-    return np.concatenate(drawn)
+    pairs = np.concatenate(drawn)
+    return pairs if len(pairs) else np.array([epoch % start])  # an epoch without a pair would never end
 
 
 def plan_batches(

@@ -159,7 +159,7 @@ def prepare(run: Path, config: Config) -> Prepared:
             raise DragomanError(f"{run}: cannot write the tokenizer: {error.strerror}; make room or choose another --out") from None
     corpus = _corpus(run / "corpus" / "train", data.train, data.tags, config, source, target)
     validation = _corpus(run / "corpus" / "valid", data.valid, data.validation_tags, config, source, target) if data.valid else None
-    rows = starting_vocabularies(run)  # an embedding may have more rows than its tokenizer entries
+    rows = starting_vocabularies(run) if config.training.start_from else (0, 0)  # more than entries, perhaps
     sizes = {"source_vocabulary": max(len(source), rows[0]), "target_vocabulary": max(len(target), rows[1])}
     sized = config.with_values(model={**sizes, "pad": target.pad})
     return Prepared(sized, source, target, corpus, validation)

@@ -33,12 +33,20 @@ def describe_start(start: str) -> dict[str, Any]:
     }
 
 
+def began_from(run: Path) -> dict[str, Any]:
+    """What `describe_start` told run.json; DragomanError when it does not stand there any more."""
+    facts = read_run(run).get("from")
+    if not isinstance(facts, dict) or not {"bundle", "weights_sha256", "source_vocabulary", "target_vocabulary"} <= facts.keys():
+        raise DragomanError(f"{run / 'run.json'}: does not tell the model that the run began from; restore the file or start a new run")
+    return facts
+
+
 def starting_tokenizers(run: Path, tags: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers of source and target of the model that the run goes on from, one object when they are one.
 
     Language tags that are new to it get entries behind all others. Raises UsageError when it has tags and the run has none.
     """
-    source, target = load_tokenizers(Path(read_run(run)["from"]["bundle"]))
+    source, target = load_tokenizers(Path(began_from(run)["bundle"]))
     if source.tags and not tags:
         known = ", ".join(map(tag_text, source.tags))
         raise UsageError(f"the model that training goes on from has the language tags {known}; give data.tags, one for each --train")
@@ -47,26 +55,26 @@ def starting_tokenizers(run: Path, tags: Sequence[str]) -> tuple[Tokenizer, Toke
 
 
 def starting_vocabularies(run: Path) -> tuple[int, int]:
-    """Rows of the source and the target embedding of the model that the run goes on from; 0 when it goes on from none."""
-    start = read_run(run).get("from", {})
-    return start.get("source_vocabulary", 0), start.get("target_vocabulary", 0)
+    """Rows of the source and the target embedding of the model that the run goes on from."""
+    start = began_from(run)
+    return start["source_vocabulary"], start["target_vocabulary"]
 
 
 def starting_model(run: Path, config: ModelConfig, source: Tokenizer, target: Tokenizer) -> Transformer:
-    """A model of these settings with fresh weights, or with those of the model that the run goes on from.
+    """A model of these settings with the weights of the model that the run goes on from.
 
     ``source`` and ``target`` are the run's tokenizers, whose last entries may be new to that model (`fill_new_rows`). Raises DragomanError
-    when it is gone, or is not what it was when the run began.
+    when it is gone, is not what it was when the run began, or has a weight that is not a finite number.
     """
-    model = build_model(config)
-    start = read_run(run).get("from")
-    if not start:
-        return model
+    start = began_from(run)
     folder = Path(start["bundle"])
     known = load_bundle(folder)
     if _digest(folder) != start["weights_sha256"]:
         raise DragomanError(f"{folder}: the weights changed since the run {run} began from them; restore them, or start a new run")
     weights = dict(known.model.named_parameters())
+    if broken := [name for name, weight in weights.items() if not weight.isfinite().all()]:
+        raise DragomanError(f"{folder}: {broken[0]} has numbers that are not finite; go on from another checkpoint")
+    model = build_model(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight[: len(weights[name])] = weights[name]
