@@ -282,6 +282,7 @@ def marian(precision: str) -> Callable[..., Contender]:
                 {
                     "input_ids": batch.source,
                     "attention_mask": batch.source_mask.long(),
+                    "decoder_input_ids": batch.target_input,
                     "labels": batch.target_output.masked_fill(~batch.target_mask, -100),
                 }
                 for batch in batches
