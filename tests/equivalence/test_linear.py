@@ -125,3 +125,15 @@ def test_the_fused_kernel_is_the_equation_under_autocast(length: int) -> None:
     exact = scaled_dot_product_attention(query, key, value, mask)[0]
     assert off_by(output.float(), exact) < (1e-6 if length < 512 else 4 * ROUNDING)
     assert not output[0, :, 3].any()
+
+
+def test_whoever_watches_a_layer_sees_it() -> None:
+    """Joined or fused, the layers are not called; with a hook on one of them they are."""
+    attention, network, x = MultiHeadAttention(16, 4), FeedForward(16, 32), torch.randn(2, 6, 16)
+    seen: list[str] = []
+    attention.w_k.register_forward_hook(lambda *_: seen.append("keys"))
+    network[2].register_forward_pre_hook(lambda *_: seen.append("second"))
+    with narrow():
+        attention(x, x, x)
+        network(x)
+    assert seen == ["keys", "second"]

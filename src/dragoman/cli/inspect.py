@@ -210,6 +210,8 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from dragoman.data.tokenizer import tag_text
+
     model, vocabulary = facts["settings"]["model"], facts["vocabulary"]
     joint, separate = f"{vocabulary['source']:,} entries", f"{vocabulary['source']:,} source and {vocabulary['target']:,} target entries"
     return [
@@ -222,7 +224,7 @@ def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
-        *([("language tags", " ".join(f">>{tag}<<" for tag in vocabulary["tags"]))] if "tags" in vocabulary else []),
+        *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),
         ("preset", facts["settings"]["preset"]),
         *((name.replace("_", " "), str(value)) for name, value in facts["info"].items()),
         ("written by", f"Dragoman {facts['dragoman_version']}, format {facts['format_version']}"),

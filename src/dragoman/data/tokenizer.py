@@ -119,20 +119,22 @@ class Tokenizer:
         special = {self.pad, self.bos, self.eos}
         return [[self.unk if token in special else token for token in encoding.ids] for encoding in encodings]
 
-    def split_tag(self, source: str) -> tuple[list[int], str]:
+    def split_tag(self, source: str, *, place: str) -> tuple[list[int], str]:
         """The id of the tag at the head of a line to translate, and the text behind it and one space.
 
         No id and all of the text, if it is blank or the tokenizer has no tags. Raises DragomanError for any other line without a tag, or
-        with one that is not known, naming those that are.
+        with one that is not known, naming those that are, and ``place``.
         """
         if not self.tags or not source.strip():
             return [], source
         found = _TAG.match(source)
         known = ", ".join(map(tag_text, self.tags))
         if found is None:
-            raise DragomanError(f"the line begins with no language tag, which tells the model what to translate into; put one of {known}")
+            raise DragomanError(
+                f"{place}: the line begins with no language tag, which tells the model what to translate into; put one of {known}"
+            )
         if found[1] not in self.tags:
-            raise DragomanError(f"the language tag {found[0].strip()} is unknown to the model; it has {known}")
+            raise DragomanError(f"{place}: the language tag {found[0].strip()} is unknown to the model; it has {known}")
         return [self.tags[found[1]]], source[found.end() :]
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -58,7 +58,7 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
     if len(sources) != len(targets):
         raise DragomanError(f"{len(sources)} sources but {len(targets)} targets; each target needs the source it translates")
     source_tokenizer, target_tokenizer = bundle.source_tokenizer, bundle.target_tokenizer
-    heads = [_head(bundle, source, number) for number, source in enumerate(sources, start=1)]
+    heads = [source_tokenizer.split_tag(source, place=f"pair {number}") for number, source in enumerate(sources, start=1)]
     encoded = source_tokenizer.encode_batch([text for _, text in heads])
     source_ids = [[*head, *ids, source_tokenizer.eos] for (head, _), ids in zip(heads, encoded, strict=True)]
     target_ids = [[*ids, target_tokenizer.eos] for ids in target_tokenizer.encode_batch(targets)]
@@ -79,11 +79,3 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
             tokens = tuple(target_tokenizer.token(token) for token in ids)
             scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
     return [scored[place] for place in range(len(sources))]
-
-
-def _head(bundle: Bundle, source: str, number: int) -> tuple[list[int], str]:
-    """The language tag's id, where the model has tags, and the text behind it."""
-    try:
-        return bundle.source_tokenizer.split_tag(source)
-    except DragomanError as error:
-        raise DragomanError(f"pair {number}: {error}") from None

@@ -18,7 +18,6 @@ from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.split import longest_taken, split_text
 from dragoman.decoding.step import TransformerStep
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError
 
 _log = logging.getLogger("dragoman")
 _SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
@@ -109,7 +108,7 @@ class Translator:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
-        heads = [self._head(text, f"{before}line {number}: ") for number, text in enumerate(texts, start=first_line)]
+        heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
         limit, learnt = longest_taken(self.bundle.config) - 1, self.bundle.config.data.max_length - 1
         lines: list[list[_Part]] = []
         encoded = tokenizer.encode_batch([text for _, text in heads])
@@ -131,13 +130,6 @@ class Translator:
 
     def _fits(self, piece: str, *, most: int) -> bool:
         return len(self.bundle.source_tokenizer.encode(piece)) <= most
-
-    def _head(self, text: str, place: str) -> tuple[list[int], str]:
-        """The language tag's id, where the model has tags, and the text behind it."""
-        try:
-            return self.bundle.source_tokenizer.split_tag(text)
-        except DragomanError as error:
-            raise DragomanError(f"{place}{error}") from None
 
     def _search(
         self, sources: list[list[int]], *, beam: int, alpha: float, n_best: int, max_length: int | None, batch_tokens: int

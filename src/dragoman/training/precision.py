@@ -11,14 +11,14 @@ from dragoman.model.linear import ROWS
 
 _ROUNDS = 5
 _MOST_ROWS, _PRODUCTS = 2048, 2**26  # as in training, and fewer for wide models, for which a few show enough
-_FASTER = 0.8  # of float32's time, so that a choice does not hang on noise
-_HOPELESS = 2.0  # where a first measurement says so, no second is made
+_FASTER, _SLOWER = 0.8, 2.0  # of float32's time, so that a choice does not hang on noise
+_IMITATED = 20.0  # what a processor without the type needs: there one measurement is enough
 
 
 def compute_dtype(config: Config, device: torch.device, *, before: torch.dtype | None = None) -> torch.dtype:
     """As training.precision asks; auto is bfloat16 on a GPU that has it and on a CPU where it is measured to be faster for this width.
 
-    ``before`` is what a run that goes on has computed in: on a CPU it stays, unless it is bfloat16 that is hopelessly slow here, on
+    ``before`` is what a run that goes on has computed in: on a CPU it stays, unless it is bfloat16 and slower than float32 here, on
     another machine.
     """
     precision = config.training.precision
@@ -28,7 +28,7 @@ def compute_dtype(config: Config, device: torch.device, *, before: torch.dtype |
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
     if device.type != "cpu" or before == torch.float32:
         return torch.float32
-    limit = _FASTER if before is None else _HOPELESS
+    limit = _FASTER if before is None else _SLOWER
     return torch.bfloat16 if bfloat16_time(config.model.d_model, config.model.d_ff) < limit else torch.float32
 
 
@@ -49,6 +49,6 @@ def bfloat16_time(d_model: int, d_ff: int) -> float:
                 with torch.autocast("cpu", dtype=torch.bfloat16, enabled=narrow):
                     network(x).sum().backward()
                 best[narrow] = min(best[narrow], time.perf_counter() - began)
-            if best[True] > 10 * _HOPELESS * best[False]:  # a processor that only imitates the type
+            if best[True] > _IMITATED * best[False]:
                 break
     return best[True] / best[False]
