@@ -153,6 +153,10 @@ def test_pytorchs_transformer_has_two_final_norms_more_and_no_embedding() -> Non
 def test_the_laptop_presets_are_as_small_as_they_say() -> None:
     tiny = changed("tiny", **vocabulary(4000))
     assert (tiny.encoder_layers, tiny.decoder_layers, tiny.d_model, tiny.d_ff, tiny.n_heads, tiny.dropout) == (4, 4, 128, 256, 4, 0.3)
+    assert {name: resolve_config(name).model.norm_place for name in ("tiny", "small", *ROWS)} == {
+        "tiny": "pre",
+        "small": "pre",
+    } | dict.fromkeys(ROWS, "post")
     assert "1.8 million parameters with 4,000 entries" in PRESETS["tiny"].summary
     assert round(count_parameters(tiny) / 1e6, 1) == 1.8
     assert "9.4 million parameters with 8,000 entries" in PRESETS["small"].summary
