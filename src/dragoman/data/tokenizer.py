@@ -151,6 +151,19 @@ class Tokenizer:
             return entry.strip(" ")
         return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
 
+    def piece(self, id: int) -> bytes:
+        """What an entry adds to a text, in UTF-8, which may be a part of a character: ``b" horse"``; nothing for a special token.
+
+        With ``whitespace`` the space after a word belongs to it, and none follows a piece with the joiner.
+        """
+        entry = self.backend.id_to_token(id)
+        if entry is None or id in (self.pad, self.bos, self.eos, *self.tags.values()):
+            return b""
+        if self.kind == "bpe":
+            return entry.encode() if id == self.unk else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
+        joined = self.joiner and entry.endswith(self.joiner)
+        return (entry.removesuffix(self.joiner) if joined else f"{entry} ").encode()
+
     def plain(self, text: str) -> str:
         """Segmented text as plain text: without the joiners. Text itself where there is no joiner."""
         return re.sub(rf"{re.escape(self.joiner)}( |$)", "", text) if self.joiner else text

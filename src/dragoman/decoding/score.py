@@ -12,6 +12,7 @@ from torch import Tensor
 from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import check_alpha, length_penalty
+from dragoman.decoding.ensemble import mean_log_prob
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError
 from dragoman.model import Transformer
@@ -48,8 +49,16 @@ def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_
     return torch.cat(parts).view(target_output.shape)  # (B, T)
 
 
-def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, alpha: float, batch_tokens: int) -> list[Scored]:
-    """The score of each target as the translation of its source, in order.
+def score_texts(
+    bundle: Bundle,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    alpha: float,
+    batch_tokens: int,
+    ensemble: Sequence[Transformer] = (),
+) -> list[Scored]:
+    """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
 
     Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts differ, for a language tag that is missing or unknown
     and for a pair with more tokens than the model takes: nothing is cut.
@@ -73,7 +82,8 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
         source, source_mask = pad_rows([source_ids[place] for place in batch], pad=source_tokenizer.pad, device=device)
         target, _ = pad_rows([target_ids[place] for place in batch], pad=target_tokenizer.pad, device=device)
         target_input = torch.cat((torch.full_like(target[:, :1], target_tokenizer.bos), target[:, :-1]), 1)  # (B, T)
-        for place, row in zip(batch, score_pairs(bundle.model, source, source_mask, target_input, target).tolist(), strict=True):
+        each = [score_pairs(model, source, source_mask, target_input, target) for model in (bundle.model, *ensemble)]
+        for place, row in zip(batch, mean_log_prob(each).tolist(), strict=True):
             ids = target_ids[place]
             total = sum(row[: len(ids)])
             tokens = tuple(target_tokenizer.token(token) for token in ids)
