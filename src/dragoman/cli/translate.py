@@ -1,13 +1,14 @@
 """``dragoman translate``: lines in, as many lines out, in order, each as soon as it is translated."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from dragoman.cli.options import Alpha, Beam, Device, MaxLength, ModelPath, Quiet
+from dragoman.cli import search_options as ask
+from dragoman.cli.options import Alpha, Beam, Device, ModelPath, Quiet
 from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, hush, json_line, notify, one_line, open_descriptor, open_output
 from dragoman.data.formats.lines import COMPRESSED, decode_line, read_lines
 from dragoman.errors import DragomanError, UsageError
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from dragoman.decoding.translate import Translation
 
 
+Write = Callable[[TextIO, int, "Translation"], None]
+
+
 def translate(
+    context: typer.Context,
     model: ModelPath,
     files: Annotated[
         list[Path] | None,
@@ -32,7 +37,7 @@ def translate(
     ] = None,
     beam: Beam = None,
     alpha: Alpha = None,
-    n_best: Annotated[int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam.")] = 1,
+    n_best: ask.NBest = 1,
     scores: Annotated[
         bool,
         typer.Option(
@@ -40,7 +45,24 @@ def translate(
             help="Put the score (log-probability over the length penalty) and a tab before each line; --n-best and --json have it anyway.",
         ),
     ] = False,
-    max_length: MaxLength = None,
+    max_length: ask.LongestOutput = None,
+    min_length: ask.ShortestOutput = None,
+    no_repeat_ngram: ask.NoRepeatNgram = 0,
+    repetition_guard: ask.RepetitionGuard = 24,
+    prefix: ask.Beginnings = None,
+    glossary: ask.GlossaryFile = None,
+    require: ask.Require = None,
+    forbid: ask.Forbid = None,
+    ensemble: ask.Ensemble = None,
+    diverse_groups: ask.DiverseGroups = 1,
+    diversity: ask.Diversity = None,
+    sample: ask.Sample = False,
+    samples: ask.Samples = None,
+    temperature: ask.Temperature = None,
+    top_k: ask.TopK = None,
+    top_p: ask.TopP = None,
+    seed: ask.Seed = None,
+    mbr: ask.Mbr = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write one JSON object for each line: text, scores, tokens and, with --n-best, alternatives.")
     ] = False,
@@ -60,22 +82,29 @@ def translate(
         hush()
     if scores and (as_json or n_best > 1):
         raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
-    files = files or [Path("-")]
-    _check_files(files)
+    _check_files(files or [Path("-")])
+    write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
+    _translate(files or [Path("-")], output, write, context.params)
+
+
+def _translate(files: list[Path], output: Path | None, write: Write, asked: Mapping[str, Any]) -> None:
+    """``asked`` are the parameters of the command by name."""
+    settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator
 
-    translator = Translator.load(model, device=device)
-    write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
-    done = 0
+    translator = Translator.load(asked["model"], device=asked["device"], ensemble=asked["ensemble"] or ())
+    done, beginnings, tally = 0, ask.PrefixLines(asked["prefix"]), ask.Tally()
     with open_output(output) as stream:
         for place, first_line, chunk in _texts(files):
-            translations = translator.translate(
-                chunk, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, place=place, first_line=first_line
-            )
+            texts, prefixes = beginnings.split(chunk, done + 1)
+            translations = translator.translate(texts, **settings, prefixes=prefixes, place=place, first_line=first_line)
             for line, translation in enumerate(translations, start=done + 1):
                 write(stream, line, translation)
+                tally.add(line, translation)
             stream.flush()
             done += len(chunk)
+        beginnings.finish(done)
+    tally.report()
 
 
 def _texts(files: list[Path]) -> Iterator[tuple[str, int, list[str]]]:
@@ -167,6 +196,9 @@ def _write_json(stream: TextIO, number: int, translation: "Translation") -> None
 
 
 def _record(translation: "Translation") -> dict[str, Any]:
+    terms = [
+        {"source": term.source, "target": term.target, "met": term in translation.met} for term in (*translation.met, *translation.missed)
+    ]
     return {
         "text": translation.text,
         "score": translation.score,
@@ -174,4 +206,7 @@ def _record(translation: "Translation") -> dict[str, Any]:
         "tokens": translation.tokens,
         "token_scores": translation.token_scores,
         "reached_limit": translation.reached_limit,
+        "stop": translation.stop,
+        **({"terms": terms} if terms else {}),
+        **({"utility": translation.utility} if translation.utility is not None else {}),
     }

@@ -3,9 +3,12 @@
 import math
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dragoman.decoding.glossary import Glossary
 from dragoman.errors import UsageError
+
+if TYPE_CHECKING:
+    from dragoman.decoding.glossary import Glossary
 
 UTILITIES = ("chrf",)
 GUARD = 24
@@ -32,7 +35,7 @@ class SearchOptions:
     top_p: float | None = None  # draw from the fewest most probable tokens of this probability together; 1
     seed: int | None = None  # other numbers give other samples; 1
     mbr: str | None = None  # give the sample that is most like all of them: "chrf"
-    glossary: Glossary | None = None  # terms that must appear when their source does
+    glossary: "Glossary | None" = None  # terms that must appear when their source does
     require: tuple[str, ...] = ()  # phrases that must appear in every output
     forbid: tuple[str, ...] = ()  # phrases that must not appear
 

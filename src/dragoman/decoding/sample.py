@@ -96,8 +96,8 @@ def draw(log_probs: Tensor, numbers: Tensor, *, temperature: float, top_k: int, 
     # The largest becomes 0 before the division, so that no temperature is too small; a row of -∞ stays one of equals.
     scaled = (log_probs - torch.where(most > -math.inf, most, 0)).double() / temperature  # (N, V)
     order = None
-    if top_k or top_p < 1:
-        width = min(top_k or scaled.size(1), scaled.size(1))
+    width = min(top_k or scaled.size(1), scaled.size(1))
+    if width < scaled.size(1) or top_p < 1:
         scaled, order = scaled.topk(width) if width < scaled.size(1) else scaled.sort(dim=1, descending=True, stable=True)
     probs = scaled.softmax(1).nan_to_num(0.0)
     if top_p < 1:

@@ -77,6 +77,7 @@ class Translator:
         self.bundles = (bundle, *(ensemble or {}).values())
         for name, other in (ensemble or {}).items():
             check_ensemble(bundle, "the first model", other, name)
+        self._checked: SearchOptions | None = None
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = ()) -> "Translator":
@@ -183,6 +184,7 @@ class Translator:
             raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
         if beam % options.diverse_groups:
             raise UsageError(f"diverse_groups={options.diverse_groups} with beam={beam}: the groups must share the beam equally")
+        self._check_phrases(options)
         steps = [TransformerStep(bundle.model) for bundle in self.bundles]
         longest = min(longest_taken(bundle.config) for bundle in self.bundles)
         return Search(
@@ -194,16 +196,28 @@ class Translator:
     def _spelling(self) -> Spelling:
         return Spelling(self.bundle.target_tokenizer)
 
+    def _check_phrases(self, options: SearchOptions) -> None:
+        """Raise DragomanError that says where for a phrase that cannot be in any output; looked at once for the same options."""
+        if options is self._checked:
+            return
+        terms = [Term("", phrase, "require") for phrase in options.require] + [*(options.glossary.terms if options.glossary else ())]
+        for term in terms:
+            self._spelling.encode(term.target, term.place)
+            self._check_allowed(term.target, f"{term.place}: {term.target!r}", options.forbid)
+        self._checked = options
+
+    def _check_allowed(self, text: str, name: str, forbidden: Sequence[str]) -> None:
+        for phrase in forbidden:
+            if stands_in(self._spelling.normal(phrase), self._spelling.normal(text)):
+                raise DragomanError(f"{name} holds {phrase!r}, which is forbidden; leave it out on one side")
+
     def _wanted(self, part: _Part, place: str, options: SearchOptions, prefix: str, first: bool) -> Wanted:
         """A part with what its output must begin with and hold; of a text in pieces the first holds what every output must."""
         terms = [Term("", phrase, "require") for phrase in options.require] if first else []
         if options.glossary:
             terms += options.glossary.found_in(self.bundle.source_tokenizer.plain(part.text))
-        for phrase in options.forbid:
-            asked = [(f"{place}: the prefix", prefix)] if prefix else []
-            for name, text in [*asked, *((f"{term.place}: {term.target!r}", term.target) for term in terms)]:
-                if stands_in(self._spelling.normal(phrase), self._spelling.normal(text)):
-                    raise DragomanError(f"{name} holds {phrase!r}, which is forbidden; leave it out on one side")
+        if prefix:
+            self._check_allowed(prefix, f"{place}: the prefix", options.forbid)
         spelled = self._spelling.prefix(prefix, f"{place}: the prefix") if prefix.strip() else Prefix([], {})
         return Wanted(part.ids, place, spelled, tuple(terms))
 

@@ -1,0 +1,230 @@
+"""What `dragoman translate` may be asked beside the paper's search: the options, what they are read from, and what is said at the end."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.streams import notify
+from dragoman.data.formats.lines import read_lines
+from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.decoding.options import SearchOptions
+    from dragoman.decoding.translate import Translation
+
+_NAMED = 10  # lines that a notice names before it only counts
+
+
+def _length(value: str) -> str:
+    """A number of tokens, or a multiple of the source's such as 1.5x."""
+    from dragoman.decoding.options import tokens_of
+
+    try:
+        tokens_of(value, 1, name="it")
+    except DragomanError as error:
+        raise typer.BadParameter(str(error)) from None
+    return value
+
+
+NBest = Annotated[
+    int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam, or as --samples.")
+]
+LongestOutput = Annotated[
+    str | None,
+    typer.Option(
+        "--max-length",
+        parser=_length,
+        metavar="N|Nx",
+        help="Longest output in tokens, end token included, or so many times the source's tokens, as 1.5x. Default: the source's tokens "
+        "plus the model's extra_length (50 in the paper).",
+    ),
+]
+ShortestOutput = Annotated[
+    str | None,
+    typer.Option(
+        "--min-length",
+        parser=_length,
+        metavar="N|Nx",
+        help="Shortest output in tokens, end token included, or so many times the source's tokens, as 0.5x. Default: 1.",
+    ),
+]
+NoRepeatNgram = Annotated[
+    int, typer.Option("--no-repeat-ngram", min=0, metavar="N", help="No N tokens in a row come twice in an output. Default: they may (0).")
+]
+RepetitionGuard = Annotated[
+    int,
+    typer.Option(
+        "--repetition-guard",
+        min=0,
+        metavar="N",
+        help="An output must end when it has gone round in a loop: its last N tokens or more only repeat a piece of at most 16, which "
+        "stands there 4 times or more, and more than twice as often in a row as anything in the source. Such lines are counted at the end. "
+        "0: never.",
+    ),
+]
+Sample = Annotated[
+    bool, typer.Option("--sample", help="Draw translations at random from the model's distribution instead of searching for the best.")
+]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        "--samples",
+        min=1,
+        metavar="N",
+        help="Samples drawn of each line, of which the --n-best are written. Default: as many as are written; 32 with --mbr.",
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature", min=0, help="Sampling: probabilities are raised to 1/T. Below 1 is safer, 0 the most probable token. Default: 1."
+    ),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", min=0, help="Sampling: draw from so many most probable tokens. Default: 0, from all of them.")
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p", min=0, max=1, help="Sampling: draw from the fewest most probable tokens that have this probability together. Default: 1."
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", help="Sampling: a line's samples are a function of its text and this number, whatever stands around it. Default: 1."
+    ),
+]
+Mbr = Annotated[
+    str | None,
+    typer.Option(
+        "--mbr",
+        metavar="chrf",
+        help="Draw samples and choose the one that is most like all of them by chrF (minimum Bayes risk); takes the options of sampling.",
+    ),
+]
+DiverseGroups = Annotated[
+    int,
+    typer.Option(
+        "--diverse-groups",
+        min=1,
+        metavar="G",
+        help="Share the beam among G groups, of which each keeps away from the words that earlier ones have just chosen. Default: 1.",
+    ),
+]
+Diversity = Annotated[
+    float | None, typer.Option("--diversity", min=0, help="How far diverse groups keep away, as a log-probability. Default: 0.5.")
+]
+Beginnings = Annotated[
+    str | None,
+    typer.Option(
+        "--prefix",
+        metavar="FILE|column",
+        help="What translations must begin with: a file with a line for each input line, or the word column when each input line is "
+        "TEXT<tab>PREFIX. An empty prefix asks for nothing; the last word may go on unless a space follows it.",
+    ),
+]
+GlossaryFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--glossary",
+        metavar="FILE.tsv",
+        help="Terms, one SOURCE<tab>TARGET a line: TARGET must stand in the translation of a line that has SOURCE in it.",
+    ),
+]
+Require = Annotated[
+    list[str] | None, typer.Option("--require", metavar="PHRASE", help="A phrase that must stand in every translation; repeatable.")
+]
+Forbid = Annotated[
+    list[str] | None,
+    typer.Option("--forbid", metavar="PHRASE", help="A phrase that must stand in no translation, as whole words; repeatable."),
+]
+Ensemble = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ensemble",
+        metavar="MODEL",
+        help="Another model with the same vocabulary, whose probabilities are averaged with MODEL's; repeatable.",
+    ),
+]
+
+
+def search_options(parameters: Mapping[str, Any]) -> "SearchOptions":
+    """The options of a search among the parameters of a command; DragomanError for a glossary that cannot be used."""
+    from dragoman.decoding.options import SearchOptions
+
+    values = {field.name: parameters[field.name] for field in fields(SearchOptions)}
+    values |= {name: tuple(values[name] or ()) for name in ("require", "forbid")}
+    if values["glossary"] is not None:
+        from dragoman.decoding.glossary import Glossary
+
+        values["glossary"] = Glossary.load(values["glossary"])
+    return SearchOptions(**values)
+
+
+class PrefixLines:
+    """The prefixes of input lines, read along with them: none, from a file, or from a second column of the input."""
+
+    def __init__(self, source: str | None) -> None:
+        """``source`` is a file, ``column``, or None."""
+        self.source = source
+        self._lines: Iterator[str] = iter(()) if source in (None, "column") else read_lines(Path(str(source)))
+        self._read = 0
+
+    def split(self, lines: Sequence[str], number: int) -> tuple[list[str], list[str] | None]:
+        """The texts of input lines from ``number`` on and their prefixes; later calls have later lines.
+
+        Raises DragomanError when the file has no more.
+        """
+        if self.source is None:
+            return list(lines), None
+        if self.source == "column":
+            columns = [line.partition("\t") for line in lines]
+            return [text for text, _, _ in columns], [prefix for _, _, prefix in columns]
+        passed_over = number - 1 - self._read
+        read = list(islice(self._lines, passed_over + len(lines)))
+        self._read += len(read)
+        prefixes = read[passed_over:]
+        if len(prefixes) < len(lines):
+            raise DragomanError(f"{self.source}: ends after line {self._read}, but there are more lines to translate; give one for each")
+        return list(lines), prefixes
+
+    def finish(self, count: int) -> None:
+        """Raise DragomanError when the file has more lines than the ``count`` of the input."""
+        if self.source not in (None, "column") and next(islice(self._lines, count - self._read, None), None) is not None:
+            raise DragomanError(f"{self.source}: goes on after line {count}, where the text to translate ends; give one line for each")
+
+
+class Tally:
+    """What happened to translations that their reader must know, counted and said at the end."""
+
+    def __init__(self) -> None:
+        self.loops: list[int] = []
+        self.terms = 0
+        self.missed: list[str] = []
+
+    def add(self, line: int, translation: "Translation") -> None:
+        """Count the translation of an input line, from 1."""
+        if translation.stop == "repetition":
+            self.loops.append(line)
+        self.terms += len(translation.met) + len(translation.missed)
+        for term in translation.missed:
+            self.missed.append(f"line {line}: {term.source + ' -> ' if term.source else ''}{term.target}")
+
+    def report(self) -> None:
+        """Say it on standard error."""
+        log = logging.getLogger("dragoman")
+        if self.loops:
+            lines = ", ".join(map(str, self.loops[:_NAMED])) + (" …" if len(self.loops) > _NAMED else "")
+            log.warning("%d translations went round in a loop and were ended; lines: %s", len(self.loops), lines)
+        if self.terms:
+            notify(f"{self.terms - len(self.missed)} of {self.terms} required terms stand in the translations")
+        for missed in self.missed[:_NAMED]:
+            log.warning("%s is not in the translation", missed)
+        if len(self.missed) > _NAMED:
+            log.warning("%d more are not; --json tells which", len(self.missed) - _NAMED)
