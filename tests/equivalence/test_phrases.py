@@ -54,7 +54,7 @@ def test_pieces_together_are_the_text(make: object) -> None:
 PHRASES = ["hat", "the", "a hat", "(hat", "thé", "hat,", "t"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     phrases=st.lists(st.sampled_from(PHRASES), min_size=1, max_size=3, unique=True), data=st.data(), kind=st.sampled_from(["bpe", "joined"])
 )
