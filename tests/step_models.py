@@ -37,7 +37,7 @@ class TreeModel:
             return torch.tensor(np.log(np.stack([self.distribution(seen) for seen in state])), dtype=torch.float32), state
 
     def reorder(self, state: list[tuple[int, ...]], rows: Tensor) -> list[tuple[int, ...]]:
-        return [state[row] for row in rows.tolist()]
+        return [state[row] for row in rows.flatten().tolist()]
 
 
 class RandomTree(TreeModel):
@@ -92,8 +92,8 @@ class RecomputingStep(StepModel[Recomputed]):
         return self.model.project(hidden[:, -1]).float().log_softmax(-1), state  # (N, V)
 
     def reorder(self, state: Recomputed, rows: Tensor) -> Recomputed:
-        """The memory and tokens of the given rows (M,)."""
-        return Recomputed(*(part.index_select(0, rows) for part in state))
+        """The memory and tokens of the given rows (B, K)."""
+        return Recomputed(*(part.index_select(0, rows.flatten()) for part in state))
 
 
 def table_1() -> Table:

@@ -1,6 +1,6 @@
 """Several models as one: the average of their probabilities.
 
-Shapes:  N rows   V target vocabulary
+Shapes:  B sentences   K hypotheses of each   N = B·K rows   V target vocabulary
 """
 
 import math
@@ -31,7 +31,7 @@ class EnsembleStep(StepModel[tuple[State, ...]]):
         return mean_log_prob([log_probs for log_probs, _ in steps]), tuple(one for _, one in steps)
 
     def reorder(self, state: tuple[State, ...], rows: Tensor) -> tuple[State, ...]:
-        """The states of the given rows (M,)."""
+        """The states of the given rows (B, K)."""
         return tuple(member.reorder(one, rows) for member, one in zip(self.members, state, strict=True))
 
 

@@ -48,7 +48,7 @@ def sample(
     tokens = source.new_full((len(row),), bos)  # (N,)
     never = source.new_tensor(banned, dtype=torch.long)
     if len(row):
-        state = model.reorder(model.start(source, source_mask), sentence)
+        state = model.reorder(model.start(source, source_mask), sentence[:, None])
     while len(row):
         log_probs, state = model.next(tokens, state)  # (N, V)
         log_probs.index_fill_(1, never, -math.inf)
@@ -70,7 +70,7 @@ def sample(
             )
         going = (~(done | impossible)).nonzero()[:, 0]  # (M,)
         if len(going) < len(row):
-            state = model.reorder(state, going)
+            state = model.reorder(state, going[:, None])
         row, seen, token_scores, tokens = row[going], seen[going], token_scores[going], tokens[going]
     return _by_sentence(drawn, [len(some) for some in keys])
 

@@ -1,6 +1,6 @@
 """What a search needs from a model: one step at a time, over many hypotheses at once (Section 6.1).
 
-Shapes:  B sentences   S source positions   N, M rows, one a hypothesis   D = d_model   V target vocabulary
+Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows   D = d_model   V target vocabulary
 """
 
 from typing import Protocol, TypeVar
@@ -27,7 +27,7 @@ class StepModel(Protocol[State]):
         ...
 
     def reorder(self, state: State, rows: Tensor) -> State:
-        """The state of the given rows (M,), which may drop, repeat and permute."""
+        """The state of the given rows (B, K), which may drop, repeat and permute: K hypotheses from one sentence in each."""
         ...
 
 
@@ -47,5 +47,5 @@ class TransformerStep(StepModel[Cache]):
         return self.model.project(hidden[:, 0]).float().log_softmax(-1), state  # (N, V)
 
     def reorder(self, state: Cache, rows: Tensor) -> Cache:
-        """The cache of the given rows (M,)."""
-        return state.reorder(rows)
+        """The cache of the given rows (B, K)."""
+        return state.reorder(rows.flatten())

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,10 +17,11 @@ from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
 from dragoman.decoding.glossary import Term
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix, Spelling, stands_in
+from dragoman.decoding.prepared import Precision, check_precision, step_of
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Found, Search, Wanted
 from dragoman.decoding.split import longest_taken, split_text
-from dragoman.decoding.step import TransformerStep
+from dragoman.decoding.step import StepModel
 from dragoman.devices import pick_device
 from dragoman.errors import DragomanError, UsageError
 
@@ -71,23 +72,31 @@ class Translator:
     With an ``ensemble`` of other bundles of the same vocabularies, probabilities are the mean of all models'.
     """
 
-    def __init__(self, bundle: Bundle, *, ensemble: Mapping[str, Bundle] | None = None) -> None:
-        """``ensemble`` holds the other bundles by name. Raises DragomanError that names one with another vocabulary."""
-        self.bundle = bundle
+    def __init__(self, bundle: Bundle, *, ensemble: Mapping[str, Bundle] | None = None, precision: Precision = "fp32") -> None:
+        """``ensemble`` holds the other bundles by name; ``precision`` is that of the products of `translate`, where scores stay float32.
+
+        With bf16 or int8 the weights are those of the first translation. Raises DragomanError that names a bundle with another vocabulary,
+        and for a precision that the models or their device do not have.
+        """
+        self.bundle, self.precision = bundle, precision
         self.bundles = (bundle, *(ensemble or {}).values())
         for name, other in (ensemble or {}).items():
             check_ensemble(bundle, "the first model", other, name)
+        check_precision(precision, [each.model for each in self.bundles])
         self._checked: SearchOptions | None = None
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = ()) -> "Translator":
+    def load(
+        cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = (), precision: Precision = "fp32"
+    ) -> "Translator":
         """The translator of a run folder, checkpoint or bundle, on a device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
 
-        ``ensemble`` are the paths of models that work together with it. Raises DragomanError for what is wrong with a model, or a device
-        that is not there.
+        ``ensemble`` are the paths of models that work together with it, ``precision`` that of the products. Raises DragomanError for what
+        is wrong with a model, a device that is not there, or a precision that it does not have.
         """
         where = str(pick_device(device))
-        return cls(load_bundle(path, device=where), ensemble={str(other): load_bundle(other, device=where) for other in ensemble})
+        others = {str(other): load_bundle(other, device=where) for other in ensemble}
+        return cls(load_bundle(path, device=where), ensemble=others, precision=precision)
 
     def translate(
         self,
@@ -185,12 +194,16 @@ class Translator:
         if beam % options.diverse_groups:
             raise UsageError(f"diverse_groups={options.diverse_groups} with beam={beam}: the groups must share the beam equally")
         self._check_phrases(options)
-        steps = [TransformerStep(bundle.model) for bundle in self.bundles]
+        steps = self._converted if self.precision != "fp32" else [step_of(bundle.model) for bundle in self.bundles]
         longest = min(longest_taken(bundle.config) for bundle in self.bundles)
         return Search(
             self.bundle, EnsembleStep(steps) if len(steps) > 1 else steps[0], longest=longest, beam=beam, alpha=alpha, n_best=n_best,
             max_length=max_length, options=options, spelling=lambda: self._spelling,
         )  # fmt: skip
+
+    @cached_property
+    def _converted(self) -> list[StepModel[Any]]:
+        return [step_of(bundle.model, precision=self.precision) for bundle in self.bundles]
 
     @cached_property
     def _spelling(self) -> Spelling:
@@ -251,15 +264,15 @@ class Translator:
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
         """Evaluation mode without gradients; afterwards the mode the models had, which a training loop still needs."""
-        before = [(bundle.model, bundle.model.training) for bundle in self.bundles]
-        for model, _ in before:
+        before = [bundle.model for bundle in self.bundles if bundle.model.training]
+        for model in before:
             model.eval()
         try:
             with torch.inference_mode():
                 yield
         finally:
-            for model, training in before:
-                model.train(training)
+            for model in before:
+                model.train()
 
 
 def _terms(parts: list[Wanted]) -> list[Term]:

@@ -1,0 +1,139 @@
+"""A decoder prepared for search is the decoder: the same log-probabilities, whatever hypotheses and sentences come and go."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import nn
+
+from dragoman.config import ModelConfig
+from dragoman.data.batching import pad_rows
+from dragoman.decoding.beam import beam_search, largest
+from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, step_of
+from dragoman.decoding.step import TransformerStep
+from dragoman.decoding.translate import Translator
+from dragoman.errors import UsageError
+from dragoman.model import Transformer
+from dragoman.model.build import build_model
+from small_bundles import fx_rand, random_sentences
+
+SIZES: Mapping[str, Any] = {
+    "d_model": 24, "d_ff": 40, "n_heads": 2, "encoder_layers": 2, "decoder_layers": 3,
+    "source_vocabulary": 150, "target_vocabulary": 150,
+}  # fmt: skip
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {},
+    "pre-norm": {"norm_place": "pre"},
+    "deepnorm": {"norm_place": "deepnorm"},
+    "rms": {"norm": "rms", "norm_place": "pre"},
+    "gelu": {"activation": "gelu"},
+    "swiglu": {"activation": "swiglu"},
+    "no bias": {"attention_bias": False},
+    "other widths": {"d_k": 5, "d_v": 7},
+    "learned positions": {"positions": "learned"},
+}
+NOT_PREPARED: Mapping[str, Mapping[str, Any]] = {"rotary": {"positions": "rotary"}, "fewer heads": {"kv_heads": 1}, "qk": {"qk_norm": True}}
+
+
+def model_of(**changes: Any) -> Transformer:
+    torch.manual_seed(1)
+    model = build_model(ModelConfig(**{**SIZES, **changes})).eval()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            nn.init.normal_(module.weight, 1.0, 0.2)
+    return model
+
+
+def some_sources() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(2)
+    return pad_rows([torch.randint(4, 40, (length,)).tolist() for length in (3, 9, 5, 1)], pad=0, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_each_step_has_the_same_log_probabilities(kind: str) -> None:
+    """Beams grow, hypotheses are doubled and dropped, sentences leave, and there are more steps than a new cache has room for."""
+    model = model_of(**KINDS[kind])
+    assert can_prepare(model)
+    plain, prepared = TransformerStep(model), PreparedStep(model)
+    source, mask = some_sources()
+    states = (plain.start(source, mask), prepared.start(source, mask))
+    tokens, sentences, count = torch.ones(4, dtype=torch.long), 4, 1
+    for step in range(30):
+        expected, first = plain.next(tokens, states[0])
+        found, second = prepared.next(tokens, states[1])
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+        kept = torch.arange(sentences)
+        if step in (7, 20):  # the first sentence leaves
+            kept, sentences = kept[1:], sentences - 1
+        rows = kept[:, None] * count + torch.randint(count, (sentences, 3))
+        count = 3
+        states = (plain.reorder(first, rows), prepared.reorder(second, rows))
+        tokens = torch.randint(4, 150, (sentences * count,))
+
+
+@pytest.mark.parametrize("kind", NOT_PREPARED)
+def test_other_kinds_are_left_to_the_plain_step(kind: str) -> None:
+    model = model_of(**NOT_PREPARED[kind])
+    assert not can_prepare(model)
+    assert isinstance(step_of(model), TransformerStep)
+
+
+def test_a_watched_model_is_computed_by_its_own_layers() -> None:
+    model, seen = model_of(), []
+    handle = model.decoder.layers[1].feed_forward.register_forward_hook(lambda *_: seen.append(1))
+    source, mask = some_sources()
+    settings: dict[str, Any] = {"bos": 1, "eos": 2, "beam": 2, "alpha": 0.6, "max_lengths": [6] * 4}
+    watched = beam_search(step_of(model), source, mask, **settings)
+    assert seen
+    handle.remove()
+    assert isinstance(step_of(model), PreparedStep)
+    for one, other in zip(beam_search(step_of(model), source, mask, **settings), watched, strict=True):
+        assert one[0].tokens == other[0].tokens
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@torch.inference_mode()
+def test_rough_products_stay_near(precision: Precision) -> None:
+    """Many rows, for few are computed in float32 with bfloat16; a quarter of a nat is far less than what decides."""
+    model = model_of(d_model=64, d_ff=128)
+    source = torch.randint(4, 40, (100, 8))
+    mask, tokens = torch.ones_like(source, dtype=torch.bool), torch.randint(4, 150, (100,))
+    found, expected = (
+        step.next(tokens, step.start(source, mask))[0] for step in (PreparedStep(model, precision=precision), TransformerStep(model))
+    )
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found.logsumexp(1), torch.zeros(100), atol=1e-5, rtol=0)
+    assert (found - expected).abs().mean() < 0.25 * expected.std()
+    assert (found - expected).abs().max() < 0.25
+
+
+def test_a_translator_takes_each_precision() -> None:
+    bundle, texts = fx_rand(seed=4), random_sentences(10, seed=2)
+    exact = Translator(bundle).translate(texts, beam=2)
+    for precision in get_args(Precision):
+        found = Translator(bundle, precision=precision).translate(texts, beam=2)
+        assert [each.text == "" for each in found] == [each.text == "" for each in exact]
+        for one in found:
+            assert one.log_probability == pytest.approx(sum(one.token_scores), abs=1e-5)
+    assert Translator(bundle, precision="fp32").translate(texts, beam=2) == exact
+
+
+def test_a_precision_that_a_model_does_not_have_is_refused() -> None:
+    bundle = fx_rand(seed=4, positions="rotary")
+    with pytest.raises(UsageError, match="precision='int8' is for models without rotary positions"):
+        Translator(bundle, precision="int8")
+
+
+@pytest.mark.parametrize("width", [20, 640, 700, 1000])
+@pytest.mark.parametrize("k", [1, 5])
+def test_the_largest_are_those_of_a_full_sort(width: int, k: int) -> None:
+    torch.manual_seed(width)
+    scores = torch.randperm(20 * width).view(4, 5, width).float()
+    scores[1, 2, : width - k] = -torch.inf
+    expected = scores.topk(k)
+    values, places = largest(scores, k)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(places, expected.indices)
