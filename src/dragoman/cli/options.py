@@ -15,6 +15,18 @@ TestPaths = Annotated[
         "May be given several times; they are concatenated.",
     ),
 ]
+TextFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILE",
+        show_default=False,
+        help="Text in UTF-8, one sentence a line, plain or .gz, .xz, .zst; - is standard input. Default: standard input.",
+    ),
+]
+Translations = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Where translations go; - is standard output. Default: standard output."),
+]
 Beam = Annotated[
     int | None,
     typer.Option(

@@ -54,7 +54,14 @@ ShortestOutput = Annotated[
     ),
 ]
 NoRepeatNgram = Annotated[
-    int, typer.Option("--no-repeat-ngram", min=0, metavar="N", help="No N tokens in a row come twice in an output. Default: they may (0).")
+    int,
+    typer.Option(
+        "--no-repeat-ngram",
+        min=0,
+        metavar="N",
+        show_default=False,
+        help="No N tokens in a row come twice in an output. Default: 0, they may.",
+    ),
 ]
 RepetitionGuard = Annotated[
     int,
@@ -82,22 +89,32 @@ Samples = Annotated[
 Temperature = Annotated[
     float | None,
     typer.Option(
-        "--temperature", min=0, help="Sampling: probabilities are raised to 1/T. Below 1 is safer, 0 the most probable token. Default: 1."
+        "--temperature",
+        min=0,
+        metavar="T",
+        help="Sampling: probabilities are raised to 1/T. Below 1 is safer, 0 the most probable token. Default: 1.",
     ),
 ]
 TopK = Annotated[
-    int | None, typer.Option("--top-k", min=0, help="Sampling: draw from so many most probable tokens. Default: 0, from all of them.")
+    int | None,
+    typer.Option("--top-k", min=0, metavar="K", help="Sampling: draw from so many most probable tokens. Default: 0, from all of them."),
 ]
 TopP = Annotated[
     float | None,
     typer.Option(
-        "--top-p", min=0, max=1, help="Sampling: draw from the fewest most probable tokens that have this probability together. Default: 1."
+        "--top-p",
+        min=0,
+        max=1,
+        metavar="P",
+        help="Sampling: draw from the fewest most probable tokens that have this probability together. Default: 1.",
     ),
 ]
 Seed = Annotated[
     int | None,
     typer.Option(
-        "--seed", help="Sampling: a line's samples are a function of its text and this number, whatever stands around it. Default: 1."
+        "--seed",
+        metavar="N",
+        help="Sampling: a line's samples are a function of its text and this number, whatever stands around it. Default: 1.",
     ),
 ]
 Mbr = Annotated[
@@ -114,11 +131,13 @@ DiverseGroups = Annotated[
         "--diverse-groups",
         min=1,
         metavar="G",
+        show_default=False,
         help="Share the beam among G groups, of which each keeps away from the words that earlier ones have just chosen. Default: 1.",
     ),
 ]
 Diversity = Annotated[
-    float | None, typer.Option("--diversity", min=0, help="How far diverse groups keep away, as a log-probability. Default: 0.5.")
+    float | None,
+    typer.Option("--diversity", min=0, metavar="D", help="How far diverse groups keep away, as a log-probability. Default: 0.5."),
 ]
 Beginnings = Annotated[
     str | None,

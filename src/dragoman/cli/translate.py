@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from dragoman.cli import search_options as ask
-from dragoman.cli.options import Alpha, Beam, Device, ModelPath, Quiet
+from dragoman.cli.options import Alpha, Beam, Device, ModelPath, Quiet, TextFiles, Translations
 from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, hush, json_line, notify, one_line, open_descriptor, open_output
 from dragoman.data.formats.lines import COMPRESSED, decode_line, read_lines
 from dragoman.errors import DragomanError, UsageError
@@ -23,18 +23,8 @@ Write = Callable[[TextIO, int, "Translation"], None]
 def translate(
     context: typer.Context,
     model: ModelPath,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE",
-            show_default=False,
-            help="Text in UTF-8, one sentence a line, plain or .gz, .xz, .zst; - is standard input. Default: standard input.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where translations go; - is standard output. Default: standard output."),
-    ] = None,
+    files: TextFiles = None,
+    output: Translations = None,
     beam: Beam = None,
     alpha: Alpha = None,
     n_best: ask.NBest = 1,
