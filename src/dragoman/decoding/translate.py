@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +15,25 @@ from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import Hypothesis, beam_search, check_alpha, length_penalty
 from dragoman.decoding.score import Scored, score_texts
-from dragoman.decoding.split import longest_taken, split_text
+from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import TransformerStep
 from dragoman.devices import pick_device
 
 _log = logging.getLogger("dragoman")
 _SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
+
+
+class Part(NamedTuple):
+    """What the model gets and gives at once, a text or a piece of one, in ids with the end token.
+
+    ``text`` is the piece, ``start`` the characters of the whole text before it, ``separator`` the white space behind it.
+    """
+
+    source: list[int]
+    text: str
+    start: int
+    separator: str = ""
+    target: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,8 @@ class Translation:
     ``tokens`` (the end token last) and ``token_scores`` run in parallel; ``log_probability`` is the sum of the scores; ``score`` is that
     sum over the length penalty ((5 + n) / 6)^α of the n tokens. ``reached_limit``: it has the most tokens allowed, so its end may be
     forced. ``alternatives`` are the next best, without alternatives of their own. A text that had to be translated in pieces has the
-    tokens of all of them, each with its end token, and its i-th alternative joins the pieces' i-th.
+    tokens of all of them, each with its end token, and its i-th alternative joins the pieces' i-th. ``parts`` are these pieces in ids: one
+    for most texts, none for a blank one.
     """
 
     text: str
@@ -40,13 +54,7 @@ class Translation:
     token_scores: tuple[float, ...]
     reached_limit: bool
     alternatives: tuple["Translation", ...] = ()
-
-
-class _Part(NamedTuple):
-    """What the model gets at once, a line or a piece of one: ids with the end token, and the white space that follows."""
-
-    ids: list[int]
-    separator: str
+    parts: tuple[Part, ...] = field(default=(), repr=False, compare=False)
 
 
 class Translator:
@@ -89,9 +97,9 @@ class Translator:
         beam = settings.beam if beam is None else beam
         check_alpha(alpha)
         parts = self._parts(texts, place, first_line)
-        all_ids = [part.ids for line in parts for part in line]
+        all_ids = [part.source for line in parts for part in line]
         found = iter(self._search(all_ids, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, batch_tokens=batch_tokens))
-        return [self._translation([(next(found), part.separator) for part in line], alpha) for line in parts]
+        return [self._translation([(next(found), part) for part in line], alpha) for line in parts]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, alpha: float | None = None, batch_tokens: int = 4096
@@ -104,29 +112,37 @@ class Translator:
         with self._evaluating():
             return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens)
 
-    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[_Part]]:
+    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[Part]]:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
         heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
         limit, learnt = longest_taken(self.bundle.config) - 1, self.bundle.config.data.max_length - 1
-        lines: list[list[_Part]] = []
+        lines: list[list[Part]] = []
         encoded = tokenizer.encode_batch([text for _, text in heads])
-        for number, ((head, text), ids) in enumerate(zip(heads, encoded, strict=True), start=first_line):
-            length = len(head) + len(ids)
+        for number, (line, (head, text), ids) in enumerate(zip(texts, heads, encoded, strict=True), start=first_line):
+            length, start = len(head) + len(ids), len(line) - len(text)
             if not ids or not text.strip():
                 lines.append([])
             elif length <= limit:
-                lines.append([_Part([*head, *ids, tokenizer.eos], "")])
+                lines.append([Part([*head, *ids, tokenizer.eos], text, start)])
                 if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
                     _log.warning(notice, before, number, length, learnt)
             else:
                 pieces = split_text(text, fits=partial(self._fits, most=limit - len(head)))
-                lines.append([_Part([*head, *tokenizer.encode(piece), tokenizer.eos], separator) for piece, separator in pieces])
+                lines.append(self._pieces(head, pieces, start + len(text) - len(text.lstrip())))
                 notice = "%sline %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
                 _log.warning(notice, before, number, length, limit, len(pieces))
         return lines
+
+    def _pieces(self, head: list[int], pieces: list[Piece], start: int) -> list[Part]:
+        """The parts of a text that was cut, each with the tag of the whole."""
+        tokenizer, parts = self.bundle.source_tokenizer, []
+        for piece in pieces:
+            parts.append(Part([*head, *tokenizer.encode(piece.text), tokenizer.eos], piece.text, start, piece.separator))
+            start += len(piece.text) + len(piece.separator)
+        return parts
 
     def _fits(self, piece: str, *, most: int) -> bool:
         return len(self.bundle.source_tokenizer.encode(piece)) <= most
@@ -152,23 +168,24 @@ class Translator:
                 found.update(zip(batch, hypotheses, strict=True))
         return [found[place] for place in range(len(sources))]
 
-    def _translation(self, parts: list[tuple[list[Hypothesis], str]], alpha: float) -> Translation:
-        """One translation of all parts of a text, each with its n best hypotheses and the white space after it."""
+    def _translation(self, parts: list[tuple[list[Hypothesis], Part]], alpha: float) -> Translation:
+        """One translation of all parts of a text, each with its n best hypotheses."""
         ranks = min((len(hypotheses) for hypotheses, _ in parts), default=1)
-        best, *others = [self._joined([(hypotheses[rank], space) for hypotheses, space in parts], alpha) for rank in range(ranks)]
+        best, *others = [self._joined([(hypotheses[rank], part) for hypotheses, part in parts], alpha) for rank in range(ranks)]
         return replace(best, alternatives=tuple(others))
 
-    def _joined(self, parts: list[tuple[Hypothesis, str]], alpha: float) -> Translation:
+    def _joined(self, parts: list[tuple[Hypothesis, Part]], alpha: float) -> Translation:
         tokenizer = self.bundle.target_tokenizer
         ids = [token for hypothesis, _ in parts for token in hypothesis.tokens]
         log_probability = math.fsum(hypothesis.log_probability for hypothesis, _ in parts)
         return Translation(
-            text="".join(tokenizer.decode(hypothesis.tokens) + space for hypothesis, space in parts),
+            text="".join(tokenizer.decode(hypothesis.tokens) + part.separator for hypothesis, part in parts),
             tokens=tuple(tokenizer.token(token) for token in ids),
             score=log_probability / length_penalty(len(ids), alpha),
             log_probability=log_probability,
             token_scores=tuple(score for hypothesis, _ in parts for score in hypothesis.token_scores),
             reached_limit=any(hypothesis.reached_limit for hypothesis, _ in parts),
+            parts=tuple(part._replace(target=hypothesis.tokens) for hypothesis, part in parts),
         )
 
     @contextmanager
