@@ -114,9 +114,10 @@ class Unfinished:
         self.record_path.unlink(missing_ok=True)
 
     def _begin(self, record: dict[str, Any] | None) -> None:
-        if record is not None and record["lines"]:
+        partial = partial_of(self.paths["output"])
+        if record is not None and record["lines"] and partial.exists():
             raise DragomanError(
-                f"{partial_of(self.paths['output'])}: holds the first {record['lines']:,} lines of an unfinished translation; "
+                f"{partial}: holds the first {record['lines']:,} lines of an unfinished translation; "
                 "go on with it by --resume, or remove it"
             )
         if record is None:

@@ -74,7 +74,7 @@ def identity_of(model: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
     facts = {"the model": _sha256(sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")))}
     for name, value in parameters.items():
         if name not in _HARMLESS:
-            facts[f"--{name.replace('_', '-').removeprefix('as-')}"] = str(value) if name == "align" else _fact(value)
+            facts[f"--{name.replace('_', '-').removeprefix('as-')}"] = str(value) if name == "align" and value else _fact(value)
     return facts
 
 
