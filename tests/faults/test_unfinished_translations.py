@@ -204,7 +204,7 @@ def test_what_does_not_belong_together_is_refused(model: Path, desk: Path, capfd
     text = Path("text").read_text()
     for changed in (text.replace("tilu", "bek"), "ona bek\n", "\n" + text):
         Path("text").write_text(changed)
-        assert "the first 4 lines of the input are not those" in refusal(capfd, 1, model, *go_on).replace("warning", "")
+        assert "the first 4 lines of the input are not those" in refusal(capfd, 1, model, *go_on)
     Path("text").write_text(text.replace("kip\n", "dal\n"))  # behind what is done: translated as it is now
 
     partial, record = Path("out.partial").read_bytes(), Path("out.partial.json").read_text()

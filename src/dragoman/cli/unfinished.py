@@ -228,6 +228,7 @@ class Unfinished:
 
     def _check_input(self, lines: int) -> None:
         if self._input.hexdigest() != self._input_sha256:
+            self._held = False  # it is somebody else's then
             raise DragomanError(
                 f"the first {lines:,} lines of the input are not those that {partial_of(self.paths['output'])} translates; "
                 "give the text it was begun with, or remove it and begin anew"
@@ -249,12 +250,14 @@ class Unfinished:
         write_file(self.record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
     def _keep(self) -> None:
+        if not self._held:
+            return
         if self.lines:
             logging.getLogger("dragoman").warning(
                 "%s: holds the first %s lines; the same command with --resume goes on from there",
                 partial_of(self.paths["output"]), f"{self.lines:,}",
             )  # fmt: skip
-        elif self._held:
+        else:
             for path in (self.record_path, *map(partial_of, self.paths.values())):
                 path.unlink(missing_ok=True)
 
