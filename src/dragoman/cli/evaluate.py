@@ -1,106 +1,73 @@
 """``dragoman evaluate``: a test set through a model, or translations that are there, scored."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.evaluation_options import (
+    Bootstrap,
+    Lowercase,
+    Metrics,
+    Page,
+    Pair,
+    References,
+    Seed,
+    TestSets,
+    Tokenize,
+    check_page,
+    languages_of,
+    read_hypotheses,
+)
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet
-from dragoman.cli.streams import arriving_lines, hush, notify, one_line, open_output, print_json
-from dragoman.data.formats.lines import decode_line
-from dragoman.errors import DragomanError, UsageError
+from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
+from dragoman.errors import UsageError
 
 if TYPE_CHECKING:
-    from dragoman.decoding.translate import Translator
-    from dragoman.evaluation.evaluate import Sentence, TestReport
-    from dragoman.evaluation.measures import Measured
+    from dragoman.evaluation.systems import System
+    from dragoman.evaluation.testset import TestSet
 
-TestSets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--test",
-        metavar="PATH",
-        help="Parallel text: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or a .jsonl file. "
-        "May be given several times; they are concatenated.",
-    ),
-]
-References = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--reference",
-        metavar="FILE",
-        help="A text file of further references, one a line, beside the target side of --test. May be given several times: each file is one "
-        "more reference of every sentence.",
-    ),
-]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        metavar="NAME",
-        help="bleu, paper-bleu, chrf, chrf++ or ter; may be given several times. Default: bleu, paper-bleu (unless --tokenize is for text "
-        "without spaces), chrf and ter.",
-    ),
-]
-Tokenize = Annotated[
-    str,
-    typer.Option(
-        "--tokenize",
-        metavar="NAME",
-        help="sacreBLEU's word splitter for BLEU: 13a, none (text that is tokenised already), intl, zh, char, ja-mecab or ko-mecab.",
-    ),
-]
-Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF; off by default, and part of the signatures.")]
-Pair = Annotated[
-    str | None,
-    typer.Option(
-        "--pair", metavar="SOURCE-TARGET", help="The languages, such as en-de, where no model tells them: of a prefix or a .jsonl file."
-    ),
-]
-Bootstrap = Annotated[
-    int,
-    typer.Option("--bootstrap", min=0, metavar="N", help="Resamples of the test set behind the 95 % intervals; 0: no intervals."),
-]
-Seed = Annotated[int, typer.Option("--seed", min=1, help="Seed of the resamples; sacreBLEU's own by default. Part of the signatures.")]
-Examples = Annotated[int, typer.Option("--examples", min=0, metavar="N", help="How many of the best and of the worst sentences to show.")]
-Page = Annotated[
+OptionalModel = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write it all as one HTML page, without scripts, that fetches nothing. Default: none."),
+    typer.Argument(
+        metavar="[MODEL]",
+        show_default=False,
+        help="A run folder (its best checkpoint), a checkpoint folder, or a bundle; or --hypotheses instead.",
+    ),
+]
+Hypotheses = Annotated[
+    Path | None,
+    typer.Option("--hypotheses", metavar="FILE", help="Score the translations of this file, one a line; - is standard input."),
+]
+SegmentLevel = Annotated[
+    bool,
+    typer.Option(
+        "--segment-level", help="Print the scores of each sentence instead, a line each, tabs between; with --json, beside the others."
+    ),
+]
+Examples = Annotated[int, typer.Option("--examples", min=0, metavar="N", help="How many of the best and of the worst sentences to show.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="HYP", help="Also write the translations, one a line, to this file. Default: none."),
 ]
 
 
 def evaluate(
-    model: Annotated[
-        Path | None,
-        typer.Argument(metavar="[MODEL]", help="A run folder (its best checkpoint), a checkpoint folder, or a bundle.", show_default=False),
-    ] = None,
+    model: OptionalModel = None,
     test: TestSets = None,
-    references: References = None,
-    hypotheses: Annotated[
-        Path | None,
-        typer.Option("--hypotheses", metavar="FILE", help="Instead of a MODEL: translations that are there, one a line; - is standard input."),
-    ] = None,
+    reference: References = None,
+    hypotheses: Hypotheses = None,
     pair: Pair = None,
-    metrics: Metrics = None,
+    metric: Metrics = None,
     tokenize: Tokenize = "13a",
     lowercase: Lowercase = False,
     bootstrap: Bootstrap = 1000,
     seed: Seed = 12345,
-    segment_level: Annotated[
-        bool,
-        typer.Option(
-            "--segment-level", help="Print the scores of each sentence instead, tab-separated under a heading; with --json, beside the others."
-        ),
-    ] = False,
+    segment_level: SegmentLevel = False,
     examples: Examples = 10,
     html: Page = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="HYP", help="Also write the translations, one a line, to this file. Default: none."),
-    ] = None,
+    output: Output = None,
     beam: Beam = None,
     alpha: Alpha = None,
     max_length: MaxLength = None,
@@ -108,20 +75,84 @@ def evaluate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Translate a test set with a MODEL, or take the translations of --hypotheses, and score them: BLEU, chrF and TER by sacreBLEU, with
-    its signatures and 95 % intervals, the BLEU of the paper's Table 2, and exact matches; then where they fail.
+    """Score the translations of a test set: by a MODEL, or those of --hypotheses.
 
-    Only figures with the same signature can be compared, apart from bs and seed, which are about the interval. A difference smaller than
-    the interval may be chance: `dragoman compare` tells. The seconds are those of translating, without loading the model.
+    BLEU, chrF and TER by sacreBLEU, with its signatures and 95 % intervals, the BLEU of the paper's Table 2, and exact matches; then scores
+    by the length of the source, counts of words unknown, copied and repeated, and the best and the worst sentences.
+
+    Only figures with the same signature can be compared; bs and seed in it are those of the interval. A difference smaller than the
+    interval may be chance: `dragoman compare` tells. The seconds are those of translating, without loading the model.
     """
     if quiet:
         hush()
-    search = {"--beam": beam, "--alpha": alpha, "--max-length": max_length, "--output": output}
-    _check(model, hypotheses, pair, search)
+    search = {"beam": beam, "alpha": alpha, "max_length": max_length}
+    _check(model, hypotheses, pair, {**search, "output": output})
+    check_page(html)
     from dragoman.evaluation.measures import choose_measures
 
-    choose_measures(metrics or [], tokenize=tokenize)
-    evaluated = _translated(model, test, references, beam, alpha, max_length, device, output) if model else _given(hypotheses, test, references, pair)
-    ...
+    choose_measures(metric or [], tokenize=tokenize)  # a wrong name is said before a model is at work
+    with open_output(html or Path(os.devnull)) as page:
+        if model is not None:
+            found = _translated(model, test or [], reference or [], search=search, device=device, output=output)
+        else:
+            found = _given(hypotheses or Path("-"), test or [], reference or [], languages_of(pair))
+        system, plain, target = found
+        from dragoman.cli import evaluation_text as text
+        from dragoman.evaluation.evaluate import evaluate_texts
+        from dragoman.evaluation.pages import evaluation_page
+
+        measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase, language=target)
+        report = evaluate_texts(system.texts, plain, measures, resamples=bootstrap, seed=seed, every_sentence=segment_level)
+        page.write(evaluation_page(system, report, target=target, most=examples) if html else "")
+    if as_json:
+        named = {"model" if model else "hypotheses": system.name, "test": test or [], "references": [str(path) for path in reference or []]}
+        print_json({**named, **text.document(system, report, most=examples, segments=segment_level)})
+    elif segment_level:
+        text.print_segments(report)
+    else:
+        text.print_report(system, report, most=examples)
 
 
+def _check(model: Path | None, hypotheses: Path | None, pair: str | None, of_model: dict[str, Any]) -> None:
+    """Raise UsageError unless there is either a model or a file of translations, and options that belong to it."""
+    if (model is None) == (hypotheses is None):
+        both = "not both" if model else "one of them"
+        raise UsageError(f"give a MODEL to translate with, or --hypotheses FILE with translations that are there: {both}")
+    if model is not None and model.is_file():
+        raise UsageError(f"{model}: a file, and a MODEL is a folder; for translations that are there, write --hypotheses {model}")
+    if model is not None and pair is not None:
+        raise UsageError("--pair: the model tells its languages; leave it out")
+    useless = [f"--{name.replace('_', '-')}" for name, value in of_model.items() if value is not None]
+    if hypotheses is not None and useless:
+        raise UsageError(f"{', '.join(useless)}: for a MODEL that translates; with --hypotheses leave it out")
+    if str(of_model["output"]) == "-":
+        raise UsageError("--output -: standard output holds the scores; give a file")
+
+
+def _translated(
+    model: Path, specs: list[str], references: list[Path], *, search: dict[str, Any], device: str, output: Path | None
+) -> tuple["System", "TestSet", str]:
+    """A model's translations, which are in the file ``output`` before anything is scored; the test set in plain text; its target's code."""
+    if not specs:
+        raise UsageError("no test set; give --test PATH, whose sources the model translates")
+    from dragoman.decoding.translate import Translator
+    from dragoman.evaluation.systems import translating_system
+    from dragoman.evaluation.testset import read_test_set
+
+    translator = Translator.load(model, device=device)
+    bundle = translator.bundle
+    test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))
+    notify(f"translating {len(test):,} sentences")
+    with open_output(output or Path(os.devnull)) as stream:
+        system = translating_system(str(model), translator, test, **search)
+        stream.writelines(f"{one_line(text)}\n" for text in system.texts)
+    return system, test.plain(bundle.source_tokenizer, bundle.target_tokenizer), bundle.config.data.target
+
+
+def _given(path: Path, specs: list[str], references: list[Path], languages: tuple[str, str] | None) -> tuple["System", "TestSet", str]:
+    """Translations that are there, the test set, and the code of its target language, if it is known."""
+    from dragoman.evaluation.systems import given_system
+    from dragoman.evaluation.testset import read_test_set
+
+    test = read_test_set(specs, references, languages)
+    return given_system(str(path), read_hypotheses(path), test), test, languages[1] if languages else ""

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.translate import Translation, Translator
 from dragoman.errors import DragomanError
 from dragoman.evaluation.analysis import Bucket, Counts, buckets_by_length, count, splitter_for
@@ -45,7 +44,7 @@ class TestReport:
     """All that is known of the translations of a test set.
 
     ``sentence_signatures`` are those of the sentences' scores. ``buckets`` are by the words of the source, or of the first reference where
-    there are no sources: ``lengths_of`` says which.
+    there are no sources: ``lengths_of`` says which, and ``length_unit`` whether it is characters because the text has no spaces.
     """
 
     __test__ = False  # not a test, whatever its name says to pytest
@@ -54,6 +53,7 @@ class TestReport:
     exact_match: float
     counts: Counts
     lengths_of: str
+    length_unit: str
     buckets: tuple[Bucket, ...]
     sentences: tuple[Sentence, ...]
     sentence_signatures: dict[str, str]
@@ -122,7 +122,7 @@ def evaluate_texts(
     resamples = resamples_for(len(hypotheses), resamples)
     references = test.references
     lengths_of = references[0] if test.sources is None else test.sources
-    _, split = splitter_for(lengths_of)
+    unit, split = splitter_for(lengths_of)
     scores = [score_corpus(each, hypotheses, references, resamples=resamples, seed=seed) for each in measures]
     sentences, signatures = _sentences(hypotheses, test, measures if every_sentence else [])
     return TestReport(
@@ -130,6 +130,7 @@ def evaluate_texts(
         exact_match=100 * sum(sentence.exact for sentence in sentences) / len(sentences),
         counts=count(hypotheses, references, test.sources),
         lengths_of="reference" if test.sources is None else "source",
+        length_unit=unit,
         buckets=tuple(
             buckets_by_length(
                 [len(split(line)) for line in lengths_of],
@@ -141,12 +142,6 @@ def evaluate_texts(
         sentences=tuple(sentences),
         sentence_signatures=signatures,
     )
-
-
-def sources_unknown(tokenizer: Tokenizer, sources: Sequence[str]) -> int:
-    """Tokens of the sources that are not in the model's vocabulary."""
-    texts = [tokenizer.split_tag(source, place=f"line {number}")[1] for number, source in enumerate(sources, start=1)]
-    return sum(ids.count(tokenizer.unk) for ids in tokenizer.encode_batch(texts))
 
 
 def _sentences(hypotheses: Sequence[str], test: TestSet, measures: Sequence[Measure]) -> tuple[list[Sentence], dict[str, str]]:
