@@ -3,6 +3,7 @@
 Shapes:  B pairs   S, T source and target tokens, end token included   D = d_model   V target vocabulary
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,44 @@ class Scored:
     score: float
 
 
+@dataclass
+class Perplexity:
+    """What a corpus of given translations is worth to a model, added up pair by pair.
+
+    ``tokens`` are the model's, ``words`` those between spaces of the plain text; both count one end for each pair, whose probability is in
+    the sum too.
+    """
+
+    pairs: int = 0
+    tokens: int = 0
+    words: int = 0
+    log_probability: float = 0.0
+
+    def add(self, scored: Scored, text: str) -> None:
+        """One pair more, with its target in plain text."""
+        self.pairs += 1
+        self.tokens += len(scored.tokens)
+        self.words += len(text.split()) + 1
+        self.log_probability += scored.log_probability
+
+    @property
+    def per_token(self) -> float:
+        """exp of the mean loss a token, in the unsmoothed likelihood: the paper's, which depends on the vocabulary."""
+        return _exp(-self.log_probability / self.tokens)
+
+    @property
+    def per_word(self) -> float:
+        """exp of the loss for each word: comparable between vocabularies, on the same text."""
+        return _exp(-self.log_probability / self.words)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
 def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_input: Tensor, target_output: Tensor) -> Tensor:
     """log P(target_output[t] | source, target_input[0 … t]), float32 (B, T).
 
@@ -52,7 +91,7 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
     """The score of each target as the translation of its source, in order.
 
     Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts differ, for a language tag that is missing or unknown
-    and for a pair with more tokens than the model takes: nothing is cut.
+    and for a pair with more tokens than the model takes: nothing is cut; or whose log-probability is no finite number.
     """
     check_alpha(alpha)
     if len(sources) != len(targets):
@@ -76,6 +115,8 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
         for place, row in zip(batch, score_pairs(bundle.model, source, source_mask, target_input, target).tolist(), strict=True):
             ids = target_ids[place]
             total = sum(row[: len(ids)])
+            if not math.isfinite(total):
+                raise DragomanError(f"pair {place + 1}: the log-probability is {total}; the model's weights are damaged, use another copy")
             tokens = tuple(target_tokenizer.token(token) for token in ids)
             scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
     return [scored[place] for place in range(len(sources))]

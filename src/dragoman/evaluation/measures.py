@@ -57,10 +57,13 @@ class Measure:
     def explanation(self) -> str:
         """What it is, in one line."""
         words = {"none": "the words between spaces", "13a": "words as mteval-v13a splits them"}.get(self.tokenize, "words")
-        compounds = "the words of tokenised text" if self.tokenize == "none" else "words split by Moses's rules"
+        caveat = (
+            "in text split and cased alike; not to be set beside 13a" if self.tokenize == "none" else "the figure to publish and compare"
+        )
+        compounds = "those words" if self.tokenize == "none" else "words split by Moses's rules"
         return {
-            "bleu": f"n-grams of {words}, the figure that others print today; compare only where the signature is the same",
-            "paper-bleu": f"the BLEU of the paper's Table 2: {compounds}, compounds split at hyphens; as a rule higher than BLEU",
+            "bleu": f"n-grams of {words}: {caveat}",
+            "paper-bleu": f"to set beside the paper's Table 2 alone: {compounds}, compounds split at hyphens; often above BLEU",
             "chrf": "F-score of character n-grams; fairer to word forms and compounds than BLEU",
             "chrf++": "chrF with words and word pairs",
             "ter": "edits (a moved phrase is one) for 100 reference words; less is better",

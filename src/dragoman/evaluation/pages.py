@@ -6,6 +6,7 @@ One file without scripts that fetches nothing. Everything that comes from a text
 from collections.abc import Iterable, Sequence
 
 from dragoman.evaluation.analysis import Bucket
+from dragoman.evaluation.compare import SIGNIFICANT, Change, Comparison, MeasuredTogether
 from dragoman.evaluation.evaluate import RANKED_BY, Sentence, TestReport
 from dragoman.evaluation.measures import LABELS, Measured
 from dragoman.evaluation.systems import System
@@ -48,6 +49,59 @@ def evaluation_page(system: System, report: TestReport, *, target: str, most: in
         *(_sentences(f"{title} sentences", found, target) for title, found in (("Best", report.best(most)), ("Worst", report.worst(most)))),
     ]
     return html_page(f"Evaluation of {system.name}", body)
+
+
+def comparison_page(comparison: Comparison, *, target: str, most: int) -> str:
+    """The page of a comparison with the ``most`` largest gains and losses; ``target`` is the code of the translations' language."""
+    parts = [table("Systems", *system_rows(comparison)), "<h2>Scores</h2>", "<p>* p below 0.05, by sacreBLEU's paired bootstrap.</p>"]
+    for together in comparison.scores:
+        parts.append(table(f"{together.measure.label}: {together.measure.explanation}", *score_rows(together)))
+        parts.append(f"<p><code>{escaped(together.signature)}</code></p>")
+    heading, rows = setting_rows(comparison)
+    if rows:
+        parts += ["<h2>Settings</h2>", table("Settings that differ", heading, rows)]
+    parts.append(f"<h2>Sentences</h2>\n<p>By {LABELS[RANKED_BY]} of the sentence: {escaped(comparison.sentence_signature)}</p>")
+    for place, difference in enumerate(comparison.differences, start=2):
+        counts = [("better", difference.better), ("worse", difference.worse), ("as good", difference.equal)]
+        parts.append(f"<h3>System {place} beside system 1</h3>")
+        parts.append(table("Sentences", ("", ""), [*counts, ("the same text", difference.same_text)]))
+        for title, changes in (("Largest gains", difference.gains(most)), ("Largest losses", difference.losses(most))):
+            parts += [f"<h4>{title}</h4>"] if changes else []
+            parts += [_change(change, place, target) for change in changes]
+    return html_page(f"Comparison of {len(comparison.systems)} systems", parts)
+
+
+def system_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The heading and a row for each system: its number, its name, its size and its speed."""
+    rows = []
+    for place, (system, exact) in enumerate(zip(comparison.systems, comparison.exact_matches, strict=True), start=1):
+        seconds = system.seconds
+        speeds = ["–"] * 3
+        if seconds is not None and system.tokens is not None:
+            speeds = [f"{seconds:.2f}", *(f"{count / max(seconds, 1e-9):,.1f}" for count in (comparison.sentences, system.tokens))]
+        size = "–" if system.parameters is None else f"{system.parameters:,}"
+        rows.append([str(place), system.name, size, *speeds, f"{exact:.2f}"])
+    return ["", "system", "parameters", "seconds", "sentences/s", "tokens/s", "exact match"], rows
+
+
+def score_rows(together: MeasuredTogether) -> tuple[list[str], list[list[str]]]:
+    """The heading and a row for each system: its number, its score with the interval, the difference to the first, and p."""
+    first, rows = together.results[0], []
+    for place, result in enumerate(together.results, start=1):
+        score = [str(place), f"{result.score:.2f}", f"± {result.interval.half:.2f}"]
+        if result.p is None:
+            rows.append([*score, "", "", ""])
+        else:
+            star = "*" if result.p < SIGNIFICANT else ""
+            rows.append([*score, f"{result.score - first.score:+.2f}", f"{result.p:.4f}", star])
+    return ["", "score", "95 %", "difference", "p", ""], rows
+
+
+def setting_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The heading and a row for each setting that differs: its name, and its value in each system."""
+    numbers = [str(place) for place in range(1, len(comparison.systems) + 1)]
+    rows = [[name, *("–" if value is None else str(value) for value in values)] for name, values in comparison.settings.items()]
+    return ["setting", *numbers], rows
 
 
 def html_page(title: str, parts: Iterable[str]) -> str:
@@ -135,3 +189,10 @@ def _sentences(title: str, sentences: Iterable[Sentence], target: str) -> str:
         score = f"{LABELS[RANKED_BY]} {sentence.scores[RANKED_BY]:.2f}"
         parts.append(f"<p>Line {sentence.number:,}, {score}</p>\n{text_table(rows, target)}")
     return "\n".join([f"<h3>{escaped(title)}</h3>", *parts]) if parts else ""
+
+
+def _change(change: Change, other: int, target: str) -> str:
+    rows = [("source", change.source)] if change.source is not None else []
+    rows += [("reference", reference) for reference in change.references] + [("system 1", change.before), (f"system {other}", change.after)]
+    scores = f"{change.gain:+.2f} ({change.score_before:.2f} to {change.score_after:.2f})"
+    return f"<p>Line {change.number:,}, {LABELS[RANKED_BY]} {scores}</p>\n{text_table(rows, target)}"

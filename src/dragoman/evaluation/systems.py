@@ -15,7 +15,7 @@ _WARM_UP = 8  # sentences
 class System:
     """Translations in plain text, one for each sentence of a test set.
 
-    Of a model also its settings, its number of parameters, the seconds that translating took (loading not counted), the tokens it said,
+    Of a model also its settings (and, under ``info``, what its bundle says of its making), its number of parameters, the seconds that translating took (loading not counted), the tokens it said,
     end tokens included, the sources' tokens that it does not know, and how many translations reached the longest length allowed.
     """
 
@@ -63,7 +63,7 @@ def translating_system(
     seconds = time.perf_counter() - start
     config, tokenizer = translator.bundle.config, translator.bundle.source_tokenizer
     asked = {key: value for key, value in search.items() if value is not None and key != "max_length"}
-    settings = config.with_values(decoding=asked).model_dump(mode="json")
+    settings = config.with_values(decoding=asked).model_dump(mode="json") | {"info": dict(translator.bundle.info)}
     if max_length is not None:
         settings["decoding"]["max_length"] = max_length
     heads = [tokenizer.split_tag(text, place=f"line {number}") for number, text in enumerate(sources, start=1)]
