@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,7 +31,7 @@ def score(
         bool,
         typer.Option(
             "--json",
-            help="Write one JSON object for each pair: texts, log-probability, score, tokens and token scores; with --perplexity one in all.",
+            help="One JSON object for each pair: texts, log-probability, score, tokens and token scores; with --perplexity one of all.",
         ),
     ] = False,
     device: Device = "auto",
@@ -67,20 +67,22 @@ def score(
             if as_json:
                 sys.stdout.write(_json_line(number, source, target, scored))
             else:
-                columns = [f"{scored.log_probability:.6f}", str(len(scored.tokens))]
-                columns += [f"{scored.score:.6f}"] if alpha is not None else []
-                columns += [one_line(target)] if text else []
-                print("\t".join(columns))
-    if not perplexity:
+                print(_columns(target if text else None, scored, with_score=alpha is not None))
+    _conclude(total, {"model": str(model), "test": test}, asked=perplexity, as_json=as_json)
+
+
+def _conclude(total: "Perplexity", named: dict[str, Any], *, asked: bool, as_json: bool) -> None:
+    """Print the perplexity, or say it on standard error where nobody asked."""
+    if not asked:
         notify(
             f"perplexity {total.per_token:.3f} a token ({total.tokens:,} tokens), {total.per_word:.3f} a word ({total.words:,} words), "
             f"one end for each of {total.pairs:,} pairs among them"
         )
     elif as_json:
-        print_json({"model": str(model), "test": test, **_facts(total)})
+        print_json({**named, **_facts(total)})
     else:
         for name, value in _facts(total).items():
-            print(f"{name.replace('_', ' '):<20} {value:,.4f}" if isinstance(value, float) else f"{name:<20} {value:,}")
+            print(f"{name.replace('_', ' '):<21}{value:,.4f}" if isinstance(value, float) else f"{name.replace('_', ' '):<21}{value}")
 
 
 def _facts(total: "Perplexity") -> dict[str, int | float | None]:
@@ -107,6 +109,12 @@ def _scored(
             raise DragomanError(f"{spec}: {error}{counted}") from None
         yield from zip(sources, targets, scored, strict=True)
         first += len(some)
+
+
+def _columns(target: str | None, scored: "Scored", *, with_score: bool) -> str:
+    columns = [f"{scored.log_probability:.6f}", str(len(scored.tokens))]
+    columns += [f"{scored.score:.6f}"] if with_score else []
+    return "\t".join(columns if target is None else [*columns, one_line(target)])
 
 
 def _json_line(number: int, source: str, target: str, scored: "Scored") -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.errors import DragomanError, UsageError
-from dragoman.evaluation.evaluate import RANKED_BY
+from dragoman.evaluation.evaluate import ranking_measure
 from dragoman.evaluation.measures import RESAMPLES, SEED, Measure, Paired, pair_up, resamples_for, sentence_scores
 from dragoman.evaluation.metrics import matches_exactly
 from dragoman.evaluation.systems import System
@@ -94,7 +94,7 @@ def compare_systems(
     for each in measures:
         results, signature = pair_up(each, texts, test.references, resamples=drawn, seed=seed)
         scores.append(MeasuredTogether(each, signature, tuple(results)))
-    ranking = next((each for each in measures if each.name == RANKED_BY), Measure(RANKED_BY))
+    ranking = ranking_measure(measures)
     columns, signature = [], ""
     for lines in texts:
         column, signature = sentence_scores(ranking, lines, test.references)

@@ -1,7 +1,7 @@
 """A test set through a translator, or translations that are already there, scored (Section 6)."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dragoman.decoding.translate import Translation, Translator
@@ -124,7 +124,8 @@ def evaluate_texts(
     lengths_of = references[0] if test.sources is None else test.sources
     unit, split = splitter_for(lengths_of)
     scores = [score_corpus(each, hypotheses, references, resamples=resamples, seed=seed) for each in measures]
-    sentences, signatures = _sentences(hypotheses, test, measures if every_sentence else [])
+    ranking = ranking_measure(measures)
+    sentences, signatures = _sentences(hypotheses, test, {each.key: each for each in (*(measures if every_sentence else []), ranking)})
     return TestReport(
         scores=tuple(scores),
         exact_match=100 * sum(sentence.exact for sentence in sentences) / len(sentences),
@@ -144,11 +145,15 @@ def evaluate_texts(
     )
 
 
-def _sentences(hypotheses: Sequence[str], test: TestSet, measures: Sequence[Measure]) -> tuple[list[Sentence], dict[str, str]]:
-    ranking = next((each for each in measures if each.name == RANKED_BY), Measure(RANKED_BY))
-    chosen = {each.key: each for each in (*measures, ranking)}
+def ranking_measure(measures: Sequence[Measure]) -> Measure:
+    """The one of these that orders sentences, or another like them."""
+    lowercase = any(each.lowercase for each in measures)
+    return next((each for each in measures if each.name == RANKED_BY), Measure(RANKED_BY, lowercase=lowercase))
+
+
+def _sentences(hypotheses: Sequence[str], test: TestSet, measures: Mapping[str, Measure]) -> tuple[list[Sentence], dict[str, str]]:
     columns, signatures = {}, {}
-    for key, each in chosen.items():
+    for key, each in measures.items():
         columns[key], signatures[key] = sentence_scores(each, hypotheses, test.references)
     sources: Sequence[str | None] = test.sources if test.sources is not None else [None] * len(hypotheses)
     rows = zip(sources, hypotheses, zip(*test.references, strict=True), strict=True)

@@ -181,15 +181,17 @@ def score_corpus(
     check_counts(hypotheses, references)
     metric = measure.metric(quiet=quiet)
     lines, sets = measure.prepared(hypotheses), [measure.prepared(each) for each in references]
-    with _seeded(seed):
-        score = metric.corpus_score(lines, sets, n_bootstrap=resamples) if resamples > 1 else metric.corpus_score(lines, sets)
-    interval = _interval(score._mean, score._ci) if resamples > 1 else None
+    score = metric.corpus_score(lines, sets)
+    interval, signature = None, measure.signed(metric.get_signature())
+    if resamples:
+        (result,), signature = pair_up(measure, [hypotheses], references, resamples=resamples, seed=seed)
+        interval = result.interval
     details = None
     if measure.name in ("bleu", "paper-bleu"):
         details = BleuDetails(tuple(score.precisions), score.bp, score.sys_len, score.ref_len)
         if measure.name == "bleu" and not quiet:
             warn_of_unsplit_text(measure.tokenize, score.ref_len, sets[0])
-    return Measured(measure, score.score, measure.signed(metric.get_signature()), interval, details)
+    return Measured(measure, score.score, signature, interval, details)
 
 
 def sentence_scores(measure: Measure, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[list[float], str]:
@@ -207,7 +209,7 @@ def pair_up(
 ) -> tuple[list[Paired], str]:
     """Each system's score, the first being what the others are compared with, by sacreBLEU's paired bootstrap; and the signature.
 
-    ``p`` is 1 where the lines are the first's own: sacreBLEU's test takes "no difference in any resample" for the rarest of events.
+    ``p`` is 1 where the scores are equal: sacreBLEU's test takes systems that differ in no resample for the surest of differences.
     """
     from sacrebleu.significance import PairedTest
 
@@ -219,10 +221,10 @@ def pair_up(
         test = PairedTest(named, {measure.name: measure.metric(quiet=True)}, sets, test_type="bs", n_samples=resamples)
         signatures, table = test()
     (signature,) = signatures.values()
+    (results,) = ([each for each in column if not isinstance(each, str)] for name, column in table.items() if name != "System")
     found = []
-    for (_, lines), result in zip(named, next(column for name, column in table.items() if name != "System"), strict=True):
-        assert not isinstance(result, str)  # only the column of names has such
-        p = None if result.p_value is None else 1.0 if lines == named[0][1] else float(result.p_value)
+    for result in results:
+        p = None if result.p_value is None else 1.0 if result.score == results[0].score else float(result.p_value)
         found.append(Paired(float(result.score), _interval(result.mean, result.ci), p))
     return found, measure.signed(signature)
 

@@ -8,6 +8,7 @@ is a single letter, has a period inside, is followed by a word in lower case or,
 
 import re
 import unicodedata
+from itertools import pairwise
 
 _PUNCTUATION = {"“": '"', "”": '"', "「": '"', "」": '"', "《": '"', "》": '"', "’": "'", "…": "...", "、": ",", "。": ". "}
 _REPLACED = str.maketrans(_PUNCTUATION | {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)})  # full-width forms
@@ -41,7 +42,7 @@ def moses_words(text: str, *, language: str = "") -> list[str]:
     text = _COMMA.sub(" , ", _DOTS.sub(r" \g<0> ", text))
     words = _apostrophes(text, language).split()
     found: list[str] = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         found += [word] if _keeps_period(word, following, language) else [word[:-1], "."]
     return found
 
