@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,16 @@ def test_translations_from_standard_input(run: Run, files: dict[str, Path]) -> N
     found = dragoman("evaluate", "--hypotheses", "-", "--reference", files["t.de"], "--json", "--quiet", stdin=files["hyp.de"].read_bytes())
     assert (found.returncode, found.stderr) == (0, b"")
     assert json.loads(found.stdout)["bleu"] == evaluated(run, files)["bleu"]
+
+
+def test_translations_that_are_there_need_no_torch(files: dict[str, Path]) -> None:
+    program = (
+        "import sys; from dragoman.cli import main; "
+        f"main(['evaluate', '--hypotheses', {str(files['hyp.de'])!r}, '--reference', {str(files['t.de'])!r}, '--quiet', '--bootstrap', '0']); "
+        "print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "False"
 
 
 def test_all_of_it_as_text(run: Run, files: dict[str, Path]) -> None:

@@ -115,8 +115,10 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
         for place, row in zip(batch, score_pairs(bundle.model, source, source_mask, target_input, target).tolist(), strict=True):
             ids = target_ids[place]
             total = sum(row[: len(ids)])
-            if not math.isfinite(total):
-                raise DragomanError(f"pair {place + 1}: the log-probability is {total}; the model's weights are damaged, use another copy")
             tokens = tuple(target_tokenizer.token(token) for token in ids)
             scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
-    return [scored[place] for place in range(len(sources))]
+    found = [scored[place] for place in range(len(sources))]
+    for number, each in enumerate(found, start=1):
+        if not math.isfinite(each.log_probability):
+            raise DragomanError(f"pair {number} has log-probability {each.log_probability}: damaged weights; use another copy of the model")
+    return found

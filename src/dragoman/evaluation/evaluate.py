@@ -3,13 +3,16 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dragoman.decoding.translate import Translation, Translator
 from dragoman.errors import DragomanError
 from dragoman.evaluation.analysis import Bucket, Counts, buckets_by_length, count, splitter_for
 from dragoman.evaluation.measures import RESAMPLES, SEED, Measure, Measured, resamples_for, score_corpus, sentence_scores
 from dragoman.evaluation.metrics import Scores, check_counts, check_tokenizer, corpus_scores, exact_matches, matches_exactly
 from dragoman.evaluation.testset import TestSet
+
+if TYPE_CHECKING:
+    from dragoman.decoding.translate import Translation, Translator
 
 RANKED_BY = "chrf"
 """The measure that orders sentences: of all, the one that says most about a single one."""
@@ -24,7 +27,7 @@ class Evaluation:
     scores: Scores
     exact_match: float
     seconds: float
-    translations: tuple[Translation, ...]
+    translations: tuple["Translation", ...]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class TestReport:
 
 
 def evaluate_translator(
-    translator: Translator,
+    translator: "Translator",
     pairs: Iterable[tuple[str, str]],
     *,
     tokenize: str = "13a",

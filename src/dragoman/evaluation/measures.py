@@ -56,11 +56,10 @@ class Measure:
     @property
     def explanation(self) -> str:
         """What it is, in one line."""
+        given = self.tokenize == "none"
         words = {"none": "the words between spaces", "13a": "words as mteval-v13a splits them"}.get(self.tokenize, "words")
-        caveat = (
-            "in text split and cased alike; not to be set beside 13a" if self.tokenize == "none" else "the figure to publish and compare"
-        )
-        compounds = "those words" if self.tokenize == "none" else "words split by Moses's rules"
+        caveat = "comparable only on text split and cased alike" if given else "the figure to publish and compare"
+        compounds = "the words between spaces" if given else "words split by Moses's rules"
         return {
             "bleu": f"n-grams of {words}: {caveat}",
             "paper-bleu": f"to set beside the paper's Table 2 alone: {compounds}, compounds split at hyphens; often above BLEU",

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dragoman.decoding.translate import Translator
 from dragoman.evaluation.testset import TestSet, check_length
+
+if TYPE_CHECKING:
+    from dragoman.decoding.translate import Translator
 
 _WARM_UP = 8  # sentences
 
@@ -43,7 +45,7 @@ def given_system(name: str, texts: Sequence[str], test: TestSet) -> System:
 
 def translating_system(
     name: str,
-    translator: Translator,
+    translator: "Translator",
     test: TestSet,
     *,
     beam: int | None = None,

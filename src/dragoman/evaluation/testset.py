@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.data.formats.lines import read_lines
 from dragoman.data.formats.pairs import read_pairs
-from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError, UsageError
+
+if TYPE_CHECKING:
+    from dragoman.data.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class TestSet:
     def __len__(self) -> int:
         return len(self.references[0])
 
-    def plain(self, source: Tokenizer, target: Tokenizer) -> "TestSet":
+    def plain(self, source: "Tokenizer", target: "Tokenizer") -> "TestSet":
         """The same in plain text: without the joiners of a model's segmented text, and without language tags."""
         sources = None
         if self.sources is not None:
