@@ -199,11 +199,8 @@ def test_translations_from_standard_input(run: Run, files: dict[str, Path]) -> N
 
 
 def test_translations_that_are_there_need_no_torch(files: dict[str, Path]) -> None:
-    program = (
-        "import sys; from dragoman.cli import main; "
-        f"main(['evaluate', '--hypotheses', {str(files['hyp.de'])!r}, '--reference', {str(files['t.de'])!r}, '--quiet', '--bootstrap', '0']); "
-        "print('torch' in sys.modules)"
-    )
+    arguments = ["evaluate", "--hypotheses", str(files["hyp.de"]), "--reference", str(files["t.de"]), "--quiet", "--bootstrap", "0"]
+    program = f"import sys; from dragoman.cli import main; main({arguments}); print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "False"
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 Systems = Annotated[
     list[Path],
     typer.Argument(
-        metavar="A B...",
+        metavar="SYSTEM",
         show_default=False,
-        help="Two or more: a folder is a model (a run, a checkpoint, a bundle), a file translations, one a line. Each is compared with A.",
+        help="Two or more, each beside the first: folders are models (a run, a checkpoint, a bundle), files translations, one a line.",
     ),
 ]
 Resamples = Annotated[int, typer.Option("--bootstrap", min=100, metavar="N", help="Resamples of the test set behind p and the intervals.")]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OptionalModel = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[MODEL]",
+        metavar="MODEL",
         show_default=False,
         help="A run folder (its best checkpoint), a checkpoint folder, or a bundle; or --hypotheses instead.",
     ),
