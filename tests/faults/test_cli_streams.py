@@ -189,7 +189,7 @@ def test_other_breaks_are_characters_of_a_line(model: Path, tmp_path: Path, capf
         assert len(capfd.readouterr().out.splitlines()) == count, flags
 
 
-BROKEN = Translation("a\nb\r\nc\u2028d\u0085e\x0bf\x0cg\rh\x1ci", ("a",), -1.5, -2.0, (-2.0,), False)
+BROKEN = Translation("a\nb\r\nc\u2028d\u0085e\x0bf\x0cg\rh\x1ci", ("a",), -1.5, -2.0, (-2.0,), "end")
 
 
 def test_breaks_inside_a_translation_do_not_break_lines() -> None:
