@@ -1,4 +1,4 @@
-"""Translations of files that are interrupted: nothing that was recorded is lost, no line comes twice, and no half file has a whole one's name."""
+"""Interrupted translations of files: nothing recorded is lost, no line comes twice, and no half file has a whole one's name."""
 
 import errno
 import fcntl
