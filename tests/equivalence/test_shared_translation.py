@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,16 +69,19 @@ def test_any_number_of_processes_write_the_same_bytes(arguments: list[str], mode
 
 def test_a_rank_that_dies_ends_the_job_and_it_can_be_gone_on_with(model: Path, desk: Path) -> None:
     assert run(model, "-o", "one", "--quiet") == 0
-    work = lambda: failing(  # noqa: E731
-        lambda: run(model, "-o", "many"), rank=1, text=LINES[13], how=lambda: os.kill(os.getpid(), signal.SIGKILL)
-    )  # fmt: skip
-    first, second = on_ranks(2, desk / "ranks", work)
+
+    def die() -> None:
+        while json.loads(Path("many.partial.json").read_bytes())["lines"] < 8:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    statuses = on_ranks(2, desk / "ranks", lambda: failing(lambda: run(model, "-o", "many"), rank=1, text=LINES[13], how=die))
+    first, second = statuses
     assert second == -signal.SIGKILL
     assert first in (1, 143)
     kept, last = said(desk / "ranks", 0)
-    lines = json.loads(Path("many.partial.json").read_bytes())["lines"]
-    assert lines in (4, 8)
-    assert f"many.partial: holds the first {lines} lines; the same command with --resume goes on from there" in kept
+    assert json.loads(Path("many.partial.json").read_bytes())["lines"] == 8
+    assert "many.partial: holds the first 8 lines; the same command with --resume goes on from there" in kept
     assert last == "dragoman: terminated" or "another process of this job ended or does not answer" in last
     assert not Path("many").exists()
     assert on_ranks(3, desk / "again", lambda: run(model, "-o", "many", "--resume")) == [0, 0, 0]

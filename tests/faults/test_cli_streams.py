@@ -187,6 +187,10 @@ def test_other_breaks_are_characters_of_a_line(model: Path, tmp_path: Path, capf
     for flags, count in ((["--scores"], 6), (["--json"], 6), (["--n-best", "2"], 11)):
         assert main(["translate", str(model), str(text), *flags]) == 0
         assert len(capfd.readouterr().out.splitlines()) == count, flags
+    out, links = tmp_path / "out", tmp_path / "links"
+    assert main(["translate", str(model), str(text), "-o", str(out), "--align", str(links), "--quiet"]) == 0
+    assert [len(path.read_text("utf-8").splitlines()) for path in (out, links)] == [6, 6]
+    assert [len(path.read_bytes().split(b"\n")) for path in (out, links)] == [7, 7]
 
 
 BROKEN = Translation("a\nb\r\nc\u2028d\u0085e\x0bf\x0cg\rh\x1ci", ("a",), -1.5, -2.0, (-2.0,), "end")

@@ -1,4 +1,4 @@
-"""Translations of files that are interrupted: nothing that was recorded is lost, no line comes twice, and no half file has a whole one's name."""
+"""Interrupted translations of files: nothing recorded is lost, no line comes twice, and no half file has a whole one's name."""
 
 import errno
 import fcntl
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from command_line import dragoman, tiny_bundle
+from command_line import tiny_bundle
 from dragoman.cli import main
 from dragoman.cli.unfinished import Unfinished
 from dragoman.decoding.translate import Translator
@@ -291,19 +291,31 @@ def test_a_full_disk_stops_with_one_line_and_can_be_gone_on_from(
     assert Path("out").read_text().splitlines() == [each.text for each in Translator.load(model, device="cpu").translate(LINES)]
 
 
-def test_standard_input_is_given_again(model: Path, tmp_path: Path) -> None:
-    text = "".join(f"{line}\n" for line in LINES)
-    command = ("translate", model, "-o", tmp_path / "out")
-    done = dragoman(*command, stdin=text.encode() + b"re\xffm\n")
-    assert done.returncode == 1
-    assert json.loads((tmp_path / "out.partial.json").read_bytes())["lines"] == 7
-    other = dragoman(*command, "--resume", stdin=b"bek\n" * 8)
-    assert other.returncode == 1
-    assert b"the first 7 lines of the input are not those" in other.stderr
-    done = dragoman(*command, "--resume", stdin=text.encode() + b"rem\n")
-    assert done.returncode == 0, done.stderr
+def piped(model: Path, raw: bytes, *arguments: str) -> int:
+    """A translation of what a pipe on standard input holds."""
+    before, (read_end, write_end) = os.dup(0), os.pipe()
+    try:
+        os.write(write_end, raw)
+        os.close(write_end)
+        os.dup2(read_end, 0)
+        return main(["translate", str(model), "-", "--device", "cpu", "-o", "out", *arguments])
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read_end)
+
+
+def test_standard_input_is_given_again(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = Path("text").read_bytes()
+    assert piped(model, text + b"re\xffm\n") == 1
+    assert json.loads(Path("out.partial.json").read_bytes())["lines"] == 7
+    capfd.readouterr()
+    assert piped(model, b"bek\n" * 8, "--resume") == 1
+    assert "the first 7 lines of the input are not those" in capfd.readouterr().err
+    assert piped(model, text[:9], "--resume") == 1
+    assert piped(model, text + b"rem\n", "--resume") == 0
     expected = [each.text for each in Translator.load(model, device="cpu").translate([*LINES, "rem"])]
-    assert (tmp_path / "out").read_text().splitlines() == expected
+    assert Path("out").read_text().splitlines() == expected
 
 
 def test_the_old_file_stays_until_the_new_one_is_whole(model: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,12 +250,13 @@ class Unfinished:
         write_file(self.record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
     def _keep(self) -> None:
-        if not self._held:
+        record = self._read_record() if self._held else None  # an interruption may have come before it was written
+        if record is None:
             return
-        if self.lines:
+        if record["lines"] or record["complete"]:
             logging.getLogger("dragoman").warning(
                 "%s: holds the first %s lines; the same command with --resume goes on from there",
-                partial_of(self.paths["output"]), f"{self.lines:,}",
+                partial_of(self.paths["output"]), f"{record['lines']:,}",
             )  # fmt: skip
         else:
             for path in (self.record_path, *map(partial_of, self.paths.values())):

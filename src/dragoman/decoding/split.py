@@ -15,14 +15,14 @@ _CLOSING = "\"'”’“‘»›)\\]"
 # East Asian text has no white space behind its signs, which are wide or half as wide.
 _WIDE_ENDS, _WIDE_CLAUSES, _WIDE_CLOSING = "。！？｡．", "，、；：､", "」』”’）｣】》〉"
 
-# Places to cut, the best first; what matches is the white space between two pieces.
+# Places to cut, the best first, after sentences, clauses and words; what matches is the white space between two pieces.
 _CUTS = [
     re.compile(pattern)
     for pattern in (
         rf"(?<=[{_ENDS}])(?<!\.)\s+|(?<=\.)\s+(?![a-zß-öø-ÿа-яё])|(?<=[{_ENDS}][{_CLOSING}])\s+"
-        rf"|(?<=[{_WIDE_ENDS}])(?![{_WIDE_ENDS}{_WIDE_CLOSING}])\s*|(?<=[{_WIDE_ENDS}][{_WIDE_CLOSING}])(?![{_WIDE_CLOSING}])\s*",  # sentences
-        rf"(?<=[{_CLAUSES}])\s+|(?<=[{_WIDE_CLAUSES}])\s*",  # clauses
-        r"\s+",  # words
+        rf"|(?<=[{_WIDE_ENDS}])(?![{_WIDE_ENDS}{_WIDE_CLOSING}])\s*|(?<=[{_WIDE_ENDS}][{_WIDE_CLOSING}])(?![{_WIDE_CLOSING}])\s*",
+        rf"(?<=[{_CLAUSES}])\s+|(?<=[{_WIDE_CLAUSES}])\s*",
+        r"\s+",
     )
 ]
 # A character of these kinds (accents, joiners, skin tones) belongs to the one before it.
@@ -75,7 +75,7 @@ def _cut(text: str) -> tuple[int, int]:
 
 
 def _may_part(text: str, place: int) -> bool:
-    """Whether what begins at a place is a character by itself: no accent, no second half of a flag, nothing that is joined to the one before."""
+    """Whether a character by itself begins at a place: no accent, no second half of a flag, nothing joined to the one before."""
     if unicodedata.category(text[place]) in _DEPENDENT or text[place - 1] == _JOINER:
         return False
     before = text[:place]
