@@ -1,15 +1,17 @@
 """What `dragoman translate` may be asked beside the paper's search: the options, what they are read from, and what is said at the end."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.rounds import Done
 from dragoman.cli.streams import notify
+from dragoman.cli.windows import Window
 from dragoman.data.formats.lines import read_lines
 from dragoman.errors import DragomanError
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from dragoman.decoding.options import SearchOptions
     from dragoman.decoding.translate import Translation
 
+_COLUMN = "column"
 _NAMED = 10  # lines that a notice names before it only counts
 
 
@@ -54,7 +57,14 @@ ShortestOutput = Annotated[
     ),
 ]
 NoRepeatNgram = Annotated[
-    int, typer.Option("--no-repeat-ngram", min=0, metavar="N", help="No N tokens in a row come twice in an output. Default: they may (0).")
+    int,
+    typer.Option(
+        "--no-repeat-ngram",
+        min=0,
+        metavar="N",
+        show_default=False,
+        help="No N tokens in a row come twice in an output. Default: 0, they may.",
+    ),
 ]
 RepetitionGuard = Annotated[
     int,
@@ -82,22 +92,32 @@ Samples = Annotated[
 Temperature = Annotated[
     float | None,
     typer.Option(
-        "--temperature", min=0, help="Sampling: probabilities are raised to 1/T. Below 1 is safer, 0 the most probable token. Default: 1."
+        "--temperature",
+        min=0,
+        metavar="T",
+        help="Sampling: probabilities are raised to 1/T. Below 1 is safer, 0 the most probable token. Default: 1.",
     ),
 ]
 TopK = Annotated[
-    int | None, typer.Option("--top-k", min=0, help="Sampling: draw from so many most probable tokens. Default: 0, from all of them.")
+    int | None,
+    typer.Option("--top-k", min=0, metavar="K", help="Sampling: draw from so many most probable tokens. Default: 0, from all of them."),
 ]
 TopP = Annotated[
     float | None,
     typer.Option(
-        "--top-p", min=0, max=1, help="Sampling: draw from the fewest most probable tokens that have this probability together. Default: 1."
+        "--top-p",
+        min=0,
+        max=1,
+        metavar="P",
+        help="Sampling: draw from the fewest most probable tokens that have this probability together. Default: 1.",
     ),
 ]
 Seed = Annotated[
     int | None,
     typer.Option(
-        "--seed", help="Sampling: a line's samples are a function of its text and this number, whatever stands around it. Default: 1."
+        "--seed",
+        metavar="N",
+        help="Sampling: a line's samples are a function of its text and this number, whatever stands around it. Default: 1.",
     ),
 ]
 Mbr = Annotated[
@@ -114,14 +134,16 @@ DiverseGroups = Annotated[
         "--diverse-groups",
         min=1,
         metavar="G",
+        show_default=False,
         help="Share the beam among G groups, of which each keeps away from the words that earlier ones have just chosen. Default: 1.",
     ),
 ]
 Diversity = Annotated[
-    float | None, typer.Option("--diversity", min=0, help="How far diverse groups keep away, as a log-probability. Default: 0.5.")
+    float | None,
+    typer.Option("--diversity", min=0, metavar="D", help="How far diverse groups keep away, as a log-probability. Default: 0.5."),
 ]
 Beginnings = Annotated[
-    str | None,
+    Path | None,
     typer.Option(
         "--prefix",
         metavar="FILE|column",
@@ -170,51 +192,61 @@ def search_options(parameters: Mapping[str, Any]) -> "SearchOptions":
 class PrefixLines:
     """The prefixes of input lines, read along with them: none, from a file, or from a second column of the input."""
 
-    def __init__(self, source: str | None) -> None:
+    def __init__(self, source: Path | None) -> None:
         """``source`` is a file, ``column``, or None."""
         self.source = source
-        self._lines: Iterator[str] = iter(()) if source in (None, "column") else read_lines(Path(str(source)))
+        self._lines: Iterator[str] = iter(()) if source is None or str(source) == _COLUMN else read_lines(source)
         self._read = 0
 
-    def split(self, lines: Sequence[str], number: int) -> tuple[list[str], list[str] | None]:
-        """The texts of input lines from ``number`` on and their prefixes; later calls have later lines.
-
-        Raises DragomanError when the file has no more.
-        """
+    def split(self, window: Window) -> tuple[Window, list[str] | None]:
+        """A window without its prefixes, and these; later calls have later windows. Raises DragomanError when the file has no more."""
         if self.source is None:
-            return list(lines), None
-        if self.source == "column":
-            columns = [line.partition("\t") for line in lines]
-            return [text for text, _, _ in columns], [prefix for _, _, prefix in columns]
-        passed_over = number - 1 - self._read
-        read = list(islice(self._lines, passed_over + len(lines)))
+            return window, None
+        if str(self.source) == _COLUMN:
+            columns = [line.partition("\t") for line in window.texts]
+            return replace(window, texts=[text for text, _, _ in columns]), [prefix for _, _, prefix in columns]
+        passed_over = window.number - 1 - self._read
+        read = list(islice(self._lines, passed_over + len(window.texts)))
         self._read += len(read)
         prefixes = read[passed_over:]
-        if len(prefixes) < len(lines):
+        if len(prefixes) < len(window.texts):
             raise DragomanError(f"{self.source}: ends after line {self._read}, but there are more lines to translate; give one for each")
-        return list(lines), prefixes
+        return window, prefixes
 
     def finish(self, count: int) -> None:
         """Raise DragomanError when the file has more lines than the ``count`` of the input."""
-        if self.source not in (None, "column") and next(islice(self._lines, count - self._read, None), None) is not None:
+        if (
+            self.source is not None
+            and str(self.source) != _COLUMN
+            and next(islice(self._lines, count - self._read, None), None) is not None
+        ):
             raise DragomanError(f"{self.source}: goes on after line {count}, where the text to translate ends; give one line for each")
 
 
+def what_to_say(number: int, translations: Sequence["Translation"]) -> dict[str, Any]:
+    """Fields of `Done` for what a reader of the translations of lines from ``number`` on must know."""
+    missed = [(line, term) for line, each in enumerate(translations, start=number) for term in each.missed]
+    return {
+        "loops": [line for line, each in enumerate(translations, start=number) if each.stop == "repetition"],
+        "terms": sum(len(each.met) + len(each.missed) for each in translations),
+        "missed": [f"line {line}: {term.source + ' -> ' if term.source else ''}{term.target}" for line, term in missed],
+    }
+
+
 class Tally:
-    """What happened to translations that their reader must know, counted and said at the end."""
+    """Of all windows that were done: the last line, and what is said at the end."""
 
-    def __init__(self) -> None:
-        self.loops: list[int] = []
-        self.terms = 0
-        self.missed: list[str] = []
+    def __init__(self, line: int) -> None:
+        self.line, self.loops, self.terms, self.missed = line, list[int](), 0, list[str]()
 
-    def add(self, line: int, translation: "Translation") -> None:
-        """Count the translation of an input line, from 1."""
-        if translation.stop == "repetition":
-            self.loops.append(line)
-        self.terms += len(translation.met) + len(translation.missed)
-        for term in translation.missed:
-            self.missed.append(f"line {line}: {term.source + ' -> ' if term.source else ''}{term.target}")
+    def counted(self, done: Iterable[tuple[Window, Done]]) -> Iterator[tuple[Window, Done]]:
+        """The same windows, counted as they pass."""
+        for window, what in done:
+            self.line = window.last
+            self.loops += what.loops
+            self.terms += what.terms
+            self.missed += what.missed
+            yield window, what
 
     def report(self) -> None:
         """Say it on standard error."""

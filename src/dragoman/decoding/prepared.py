@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -207,8 +207,10 @@ class PreparedStep(StepModel[Prepared]):
         return replace(state, memory=memory, own=own, memory_mask=state.memory_mask.index_select(0, sentence))
 
 
-def check_precision(precision: Precision, models: Sequence[Transformer]) -> None:
-    """Raise UsageError for a precision that the models cannot be prepared for, saying why."""
+def check_precision(precision: str, models: Sequence[Transformer]) -> None:
+    """Raise UsageError for a precision that there is not, or that the models cannot be prepared for, saying why."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision={precision!r}: unknown; choose among {', '.join(get_args(Precision))}")
     if precision == "fp32":
         return
     device = models[0].output.weight.device.type

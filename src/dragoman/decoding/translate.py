@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,13 +20,26 @@ from dragoman.decoding.phrases import Prefix, Spelling, stands_in
 from dragoman.decoding.prepared import Precision, check_precision, step_of
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Found, Search, Wanted
-from dragoman.decoding.split import longest_taken, split_text
+from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel
 from dragoman.devices import pick_device
 from dragoman.errors import DragomanError, UsageError
 
 _log = logging.getLogger("dragoman")
 _STOPS = ("length", "repetition", "end", "empty")  # of a text in pieces the first of these that one of them has
+
+
+class Part(NamedTuple):
+    """What the model gets and gives at once, a text or a piece of one, in ids with the end token.
+
+    ``text`` is the piece, ``start`` the characters of the whole text before it, ``separator`` the white space behind it.
+    """
+
+    source: list[int]
+    text: str
+    start: int
+    separator: str = ""
+    target: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class Translation:
     nothing to translate. ``met`` and ``missed`` are the terms that were to stand in it, and do or do not. ``utility`` is its mean chrF
     against the samples, when it was chosen by that. ``alternatives`` are the next best, without alternatives of their own. A text that had
     to be translated in pieces has the tokens of all of them, each with its end token, and its i-th alternative joins the pieces' i-th.
+    ``parts`` are these pieces in ids: one for most texts, none for a blank one.
     """
 
     text: str
@@ -51,19 +65,12 @@ class Translation:
     missed: tuple[Term, ...] = ()
     utility: float | None = None
     alternatives: tuple["Translation", ...] = ()
+    parts: tuple[Part, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def reached_limit(self) -> bool:
         """Whether it has the most tokens allowed."""
         return self.stop == "length"
-
-
-class _Part(NamedTuple):
-    """What the model gets at once, a line or a piece of one: ids with the end token, their text, and the white space that follows."""
-
-    ids: list[int]
-    text: str
-    separator: str
 
 
 class Translator:
@@ -137,7 +144,7 @@ class Translator:
         with self._evaluating():
             found = iter(search([part for line in wanted for part in line], batch_tokens))
         return [
-            self._translation([(next(found), part.separator) for part in line], _terms(asked), alpha)
+            self._translation([(next(found), part) for part in line], _terms(asked), alpha)
             for line, asked in zip(parts, wanted, strict=True)
         ]
 
@@ -153,29 +160,37 @@ class Translator:
             others = [bundle.model for bundle in self.bundles[1:]]
             return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=others)
 
-    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[_Part]]:
+    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[Part]]:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
         heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
-        limit, learnt = longest_taken(self.bundle.config) - 1, self.bundle.config.data.max_length - 1
-        lines: list[list[_Part]] = []
+        limit, learnt = self._longest - 1, self.bundle.config.data.max_length - 1
+        lines: list[list[Part]] = []
         encoded = tokenizer.encode_batch([text for _, text in heads])
-        for number, ((head, text), ids) in enumerate(zip(heads, encoded, strict=True), start=first_line):
-            length = len(head) + len(ids)
+        for number, (line, (head, text), ids) in enumerate(zip(texts, heads, encoded, strict=True), start=first_line):
+            length, start = len(head) + len(ids), len(line) - len(text)
             if not ids or not text.strip():
                 lines.append([])
             elif length <= limit:
-                lines.append([_Part([*head, *ids, tokenizer.eos], text, "")])
+                lines.append([Part([*head, *ids, tokenizer.eos], text, start)])
                 if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
                     _log.warning(notice, before, number, length, learnt)
             else:
                 pieces = split_text(text, fits=partial(self._fits, most=limit - len(head)))
-                lines.append([_Part([*head, *tokenizer.encode(piece), tokenizer.eos], piece, separator) for piece, separator in pieces])
+                lines.append(self._pieces(head, pieces, start + len(text) - len(text.lstrip())))
                 notice = "%sline %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
                 _log.warning(notice, before, number, length, limit, len(pieces))
         return lines
+
+    def _pieces(self, head: list[int], pieces: list[Piece], start: int) -> list[Part]:
+        """The parts of a text that was cut, each with the tag of the whole."""
+        tokenizer, parts = self.bundle.source_tokenizer, []
+        for piece in pieces:
+            parts.append(Part([*head, *tokenizer.encode(piece.text), tokenizer.eos], piece.text, start, piece.separator))
+            start += len(piece.text) + len(piece.separator)
+        return parts
 
     def _fits(self, piece: str, *, most: int) -> bool:
         return len(self.bundle.source_tokenizer.encode(piece)) <= most
@@ -195,11 +210,15 @@ class Translator:
             raise UsageError(f"diverse_groups={options.diverse_groups} with beam={beam}: the groups must share the beam equally")
         self._check_phrases(options)
         steps = self._converted if self.precision != "fp32" else [step_of(bundle.model) for bundle in self.bundles]
-        longest = min(longest_taken(bundle.config) for bundle in self.bundles)
         return Search(
-            self.bundle, EnsembleStep(steps) if len(steps) > 1 else steps[0], longest=longest, beam=beam, alpha=alpha, n_best=n_best,
+            self.bundle, EnsembleStep(steps) if len(steps) > 1 else steps[0], longest=self._longest, beam=beam, alpha=alpha, n_best=n_best,
             max_length=max_length, options=options, spelling=lambda: self._spelling,
         )  # fmt: skip
+
+    @property
+    def _longest(self) -> int:
+        """The most tokens of a side that all models take."""
+        return min(longest_taken(bundle.config) for bundle in self.bundles)
 
     @cached_property
     def _converted(self) -> list[StepModel[Any]]:
@@ -224,7 +243,7 @@ class Translator:
             if stands_in(self._spelling.normal(phrase), self._spelling.normal(text)):
                 raise DragomanError(f"{name} holds {phrase!r}, which is forbidden; leave it out on one side")
 
-    def _wanted(self, part: _Part, place: str, options: SearchOptions, prefix: str, first: bool) -> Wanted:
+    def _wanted(self, part: Part, place: str, options: SearchOptions, prefix: str, first: bool) -> Wanted:
         """A part with what its output must begin with and hold; of a text in pieces the first holds what every output must."""
         terms = [Term("", phrase, "require") for phrase in options.require] if first else []
         if options.glossary:
@@ -232,20 +251,20 @@ class Translator:
         if prefix:
             self._check_allowed(prefix, f"{place}: the prefix", options.forbid)
         spelled = self._spelling.prefix(prefix, f"{place}: the prefix") if prefix.strip() else Prefix([], {})
-        return Wanted(part.ids, place, spelled, tuple(terms))
+        return Wanted(part.source, place, spelled, tuple(terms))
 
-    def _translation(self, parts: list[tuple[list[Found], str]], terms: list[Term], alpha: float) -> Translation:
-        """One translation of all parts of a text, each with its n best outputs and the white space after it."""
+    def _translation(self, parts: list[tuple[list[Found], Part]], terms: list[Term], alpha: float) -> Translation:
+        """One translation of all parts of a text, each with its n best outputs."""
         ranks = min((len(found) for found, _ in parts), default=1)
-        best, *others = [self._joined([(found[rank], space) for found, space in parts], terms, alpha) for rank in range(ranks)]
+        best, *others = [self._joined([(found[rank], part) for found, part in parts], terms, alpha) for rank in range(ranks)]
         return replace(best, alternatives=tuple(others))
 
-    def _joined(self, parts: list[tuple[Found, str]], terms: list[Term], alpha: float) -> Translation:
+    def _joined(self, parts: list[tuple[Found, Part]], terms: list[Term], alpha: float) -> Translation:
         tokenizer = self.bundle.target_tokenizer
         hypotheses = [found.hypothesis for found, _ in parts]
         ids = [token for hypothesis in hypotheses for token in hypothesis.tokens]
         log_probability = math.fsum(hypothesis.log_probability for hypothesis in hypotheses)
-        text = "".join(tokenizer.decode(found.hypothesis.tokens) + space for found, space in parts)
+        text = "".join(tokenizer.decode(found.hypothesis.tokens) + part.separator for found, part in parts)
         stands = [stands_in(self._spelling.normal(term.target), text) for term in terms]
         stops = {found.stop for found, _ in parts} or {"empty"}
         utilities = [found.utility for found, _ in parts if found.utility is not None]
@@ -259,6 +278,7 @@ class Translator:
             met=tuple(term for term, there in zip(terms, stands, strict=True) if there),
             missed=tuple(term for term, there in zip(terms, stands, strict=True) if not there),
             utility=math.fsum(utilities) / len(utilities) if utilities else None,
+            parts=tuple(part._replace(target=found.hypothesis.tokens) for found, part in parts),
         )
 
     @contextmanager

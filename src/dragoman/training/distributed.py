@@ -4,11 +4,9 @@ torchrun starts the processes, called ranks, and ends all when one fails. An upd
 out, and the sum of all gradients is the gradient of the whole.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 
 import numpy as np
 import torch
@@ -16,12 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman.data.batching import Indices
-from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, UsageError
+from dragoman.ranks import answered, connected
 
 _CPU = torch.device("cpu")
 _BUCKET = 1 << 23  # numbers that are summed at once: what the sum takes in memory beside the gradients
-_PATIENCE = timedelta(hours=6)  # for the first rank, while it encodes a corpus or translates the validation text
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Ranks:
         for bucket in _buckets(parameter for parameter in parameters if parameter.requires_grad):
             gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
-            with _answered():
+            with answered():
                 dist.all_reduce(flat)
             for parameter, part in zip(bucket, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True):
                 parameter.grad = part.view_as(parameter)
@@ -83,7 +79,7 @@ class Ranks:
         """Gives the model on every rank the first one's weights: made from one seed, they could differ between kinds of machines."""
         if self.size > 1:
             for parameter in model.parameters():
-                with _answered():
+                with answered():
                     dist.broadcast(parameter.detach(), src=0)
 
     def gather(self, states: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -92,7 +88,7 @@ class Ranks:
             return [dict(states)]
         own = torch.cat(list(states.values())).to(self.device)
         gathered = [torch.empty_like(own) for _ in range(self.size)]
-        with _answered():
+        with answered():
             dist.all_gather(gathered, own)
         sizes = [len(state) for state in states.values()]
         return [dict(zip(states, torch.split(each.cpu(), sizes), strict=True)) for each in gathered]
@@ -101,7 +97,7 @@ class Ranks:
         if self.size == 1:
             return values
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
-        with _answered():
+        with answered():
             dist.all_reduce(numbers, how)
             reduced: list[float] = numbers.tolist()
         return reduced
@@ -117,38 +113,13 @@ def joined(device: str) -> Iterator[Ranks]:
 
     Each rank has a GPU of its own (NCCL), or all compute on CPUs (gloo). Raises UsageError where there are too few GPUs.
     """
-    size = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-    if size == 1:
-        yield Ranks(device=pick_device(device))
-        return
-    rank, local_rank, local_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    ranks = Ranks(rank, size, local_size, _own_device(device, local_rank, local_size))
-    on_gpus = ranks.device.type == "cuda"
-    if on_gpus:
-        torch.cuda.set_device(ranks.device)
-    with _answered():
-        dist.init_process_group("nccl" if on_gpus else "gloo", timeout=_PATIENCE)
-    yield ranks
-    ranks.wait()  # for a rank that leaves with a status of its own, after a signal say, makes torchrun end the others
-    dist.destroy_process_group()  # not after a failure: it would wait for ranks that are gone
+    with connected(device, through_gpus=True) as place:
+        yield Ranks(*place)
 
 
 def seed_rank(seed: int, *, rank: int, step: int) -> None:
     """Random numbers of a rank's own from a step on, for dropout must not fall on the same places in every rank's rows."""
     torch.manual_seed(int(np.random.default_rng([seed, rank, step]).integers(2**63)))
-
-
-def _own_device(name: str, local_rank: int, local_size: int) -> torch.device:
-    if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device {name} is one device, and torchrun started {local_size} processes here; give auto, cpu or cuda")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cpu" or (name == "auto" and not gpus):
-        return _CPU
-    if gpus < local_size:
-        raise UsageError(
-            f"torchrun started {local_size} processes on a machine with {gpus} GPUs; start at most one for each GPU, or give --device cpu"
-        )
-    return pick_device(f"cuda:{local_rank}")
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
@@ -161,18 +132,3 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
             bucket = []
     if bucket:
         yield bucket
-
-
-@contextmanager
-def _answered() -> Iterator[None]:
-    """A rank that is gone is DragomanError; its own message, or torchrun's report, says why it went."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise DragomanError(
-            f"another process of this training ended or does not answer ({reason}); see what it said or torchrun's report, then "
-            "continue with --resume"
-        ) from None
