@@ -44,17 +44,6 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line that must succeed, and returns what it printed."""
-
-    def run(*arguments: str | Path) -> str:
-        assert main([str(argument) for argument in arguments]) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    return run
-
-
 def test_the_test_is_sacrebleus() -> None:
     references = sentences()
     first, second = worse(references, 0.3, 1), worse(references, 0.2, 2)

@@ -37,17 +37,6 @@ def write(path: Path, lines: list[str]) -> Path:
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line that must succeed, and returns what it printed."""
-
-    def run(*arguments: str | Path) -> str:
-        assert main([str(argument) for argument in arguments]) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    return run
-
-
-@pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """Runs a command line that must fail with one line, and returns status and line."""
 

@@ -26,17 +26,6 @@ SOURCES = ["ona bek", "tilu rem sova kip", "東京 🐟 dal", "kip"]
 Run = Callable[..., str]
 
 
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command line that must succeed, and returns what it printed."""
-
-    def run(*arguments: str | Path) -> str:
-        assert main([str(argument) for argument in arguments]) == 0, capsys.readouterr().err
-        return capsys.readouterr().out
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bundle(tmp_path_factory.mktemp("models") / "words")
