@@ -35,9 +35,11 @@ from dragoman.data.corpus import Corpus
 from dragoman.devices import keep_freed_memory, peak_memory, pick_device
 from dragoman.model.build import build_model
 from dragoman.presets import count_parameters, resolve_config
+from dragoman.training.distributed import ALONE
 from dragoman.training.log import RunLog
 from dragoman.training.run import create_run, prepare
 from dragoman.training.trainer import Trainer
+from dragoman.training.windows import make_window
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("DRAGOMAN_DATA", HERE.parents[1] / "shared" / "data")) / "multi30k" / "bpe10k" / "en-de"
@@ -53,7 +55,7 @@ def main() -> None:
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
         config, corpus, bundle = material(options, Path(folder))
-        batches = chosen_batches(corpus, bundle, options.warm + options.rounds * options.steps, config.training.batch_tokens)
+        batches = chosen_batches(corpus, bundle, options.warm + options.rounds * options.steps, config.training.batch_budget)
         contenders: dict[str, Contender] = {}
         for name in options.contenders.split(","):
             try:
@@ -173,7 +175,7 @@ def dragoman(precision: str) -> Callable[..., Contender]:
         trainer.model.train()
 
         def step(batch: Batch) -> None:
-            trainer._update([batch.pairs])
+            trainer._update(make_window(corpus, [batch.pairs], own.target_tokenizer, ALONE))
 
         return timed(step, device)
 

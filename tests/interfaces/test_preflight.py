@@ -53,7 +53,7 @@ def kept_by_autograd(model: Any, batch: int, length: int, *, bfloat16: bool) -> 
 def test_the_estimate_of_activations_is_what_autograd_keeps(changes: dict[str, Any], bfloat16: bool) -> None:
     model = Config().with_values(model=SIZES | changes).model
     estimates = [
-        estimate_memory(model, np.array([batch * 25]), np.array([25]), bfloat16=bfloat16).activations for batch in (20, 40)
+        estimate_memory(model, np.array([batch * 25]), np.array([25]), narrow=bfloat16).activations for batch in (20, 40)
     ]  # their difference leaves out what does not grow with the batch
     kept = [kept_by_autograd(model, batch, 25, bfloat16=bfloat16) for batch in (20, 40)]
     assert estimates[1] - estimates[0] == pytest.approx(kept[1] - kept[0], rel=0.12)
