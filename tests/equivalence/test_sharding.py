@@ -1,6 +1,7 @@
 """``training.shard``: a model of which each process has a part trains like one that is whole, and what is on disk is whole."""
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dragoman.training.distributed import Ranks, joined
 from dragoman.training.preflight import preflight
@@ -67,14 +69,35 @@ def test_resumed_by_as_many_it_is_the_uninterrupted_run(data: Path, tmp_path: Pa
 
 
 def test_resumed_by_others_or_whole_it_goes_on_as_one_process(data: Path, tmp_path: Path) -> None:
-    one, parts = tmp_path / "one", tmp_path / "parts"
+    one, shared, whole = tmp_path / "one", tmp_path / "shared", tmp_path / "whole"
     assert begin(one, data) == 0
-    assert begin(parts, data, 3) == 0
-    assert on_ranks(2, tmp_path, lambda: train(parts, None, "--quiet", "--max-steps", "6", **SHARED)) == [0, 0]
-    assert on_ranks(3, tmp_path, lambda: go_on(parts, 9)) == [0, 0, 0]
-    assert train(parts, None, "--quiet", "--max-steps", str(STEPS), training__shard=False) == 0
-    assert_same_training(parts, one)
-    assert progress(parts)["step"] == STEPS
+    assert begin(shared, data, 5) == 0
+    assert on_ranks(2, tmp_path, lambda: train(shared, None, "--quiet", "--max-steps", "10", **SHARED)) == [0, 0]
+    assert on_ranks(3, tmp_path, lambda: go_on(shared)) == [0, 0, 0]
+    assert on_ranks(2, tmp_path, lambda: begin(whole, data, 5, **SHARED)) == [0, 0]
+    assert train(whole, None, "--quiet", "--max-steps", str(STEPS), training__shard=False) == 0
+    for run in (shared, whole):
+        assert_same_training(run, one)
+        assert progress(run)["step"] == STEPS
+
+
+def test_a_rank_that_dies_is_said_in_one_line(data: Path, tmp_path: Path) -> None:
+    def dying() -> int:
+        calls = iter(range(10))
+
+        def die(*_: object) -> None:
+            if next(calls) == 3 and os.environ["RANK"] == "1":
+                os._exit(9)
+
+        register_optimizer_step_pre_hook(die)
+        return begin(tmp_path / "run", data, **SHARED)
+
+    statuses = on_ranks(2, tmp_path, dying)
+    assert statuses[1] == 9
+    assert statuses[0] in (1, -signal.SIGTERM)  # it is ended by the others' end, or finds out by itself
+    if statuses[0] == 1:
+        (line,) = said(tmp_path, 0)
+        assert line.startswith("dragoman: another process of this training ended or does not answer")
 
 
 def test_each_rank_has_its_part_of_weights_and_moments_only(tmp_path: Path) -> None:

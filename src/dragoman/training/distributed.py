@@ -5,6 +5,7 @@ out, and the sum of all gradients is the gradient of the whole.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from dragoman.errors import DragomanError, UsageError
 
 _CPU = torch.device("cpu")
 _BUCKET = 1 << 23  # numbers that are summed at once: what the sum takes in memory beside the gradients
+_OF_OTHERS = re.compile("gloo|nccl|connect|socket|timed out|timeout", re.IGNORECASE)  # what PyTorch's own says has no type
 _PATIENCE = timedelta(hours=6)  # for the first rank, while it encodes a corpus or translates the validation text
 
 
@@ -75,7 +77,7 @@ class Ranks:
         for bucket in _buckets(parameter for parameter in parameters if parameter.requires_grad):
             gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
             flat = torch.cat([gradient.flatten() for gradient in gradients])
-            with _answered():
+            with answered():
                 dist.all_reduce(flat)
             for parameter, part in zip(bucket, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True):
                 parameter.grad = part.view_as(parameter)
@@ -84,7 +86,7 @@ class Ranks:
         """Gives the model on every rank the first one's weights: made from one seed, they could differ between kinds of machines."""
         if self.size > 1:
             for parameter in model.parameters():
-                with _answered():
+                with answered():
                     dist.broadcast(parameter.detach(), src=0)
 
     def gather(self, states: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -93,7 +95,7 @@ class Ranks:
             return [dict(states)]
         own = torch.cat(list(states.values())).to(self.device)
         gathered = [torch.empty_like(own) for _ in range(self.size)]
-        with _answered():
+        with answered():
             dist.all_gather(gathered, own)
         sizes = [len(state) for state in states.values()]
         return [dict(zip(states, torch.split(each.cpu(), sizes), strict=True)) for each in gathered]
@@ -102,7 +104,7 @@ class Ranks:
         if self.size == 1:
             return values
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
-        with _answered():
+        with answered():
             dist.all_reduce(numbers, how)
             reduced: list[float] = numbers.tolist()
         return reduced
@@ -127,7 +129,7 @@ def joined(device: str) -> Iterator[Ranks]:
     on_gpus = ranks.device.type == "cuda"
     if on_gpus:
         torch.cuda.set_device(ranks.device)
-    with _answered():
+    with answered():
         dist.init_process_group("nccl" if on_gpus else "gloo", timeout=_PATIENCE)
     yield ranks
     ranks.wait()  # for a rank that leaves with a status of its own, after a signal say, makes torchrun end the others
@@ -165,12 +167,12 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 
 @contextmanager
-def _answered() -> Iterator[None]:
-    """A rank that is gone is DragomanError; its own message, or torchrun's report, says why it went."""
+def answered() -> Iterator[None]:
+    """Inside, a rank that is gone is DragomanError; its own message, or torchrun's report, says why it went."""
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if not (isinstance(error, dist.DistError) or _OF_OTHERS.search(str(error))):
             raise
         reason = str(error).partition("\n")[0]
         raise DragomanError(

@@ -22,6 +22,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import TrainingConfig
 from dragoman.errors import UsageError
 from dragoman.model.transformer import Transformer
+from dragoman.training.distributed import answered
 from dragoman.training.loss import Loss
 
 _VIEWS = "FSDP2-wrapped module .* returned a view tensor"  # heads of keys and values, which nothing changes in place
@@ -59,7 +60,8 @@ class ShardedModel:
         """The bundle with the whole model, for the first rank, and on the device while the block runs; the others have nothing of it."""
         whole = dict(self._whole.model.named_parameters()) if self.first else {}
         for name, parameter in self.model.named_parameters():
-            weight = whole_tensor(parameter.detach())
+            with answered():
+                weight = whole_tensor(parameter.detach())
             if self.first:
                 whole[name].data.copy_(weight)
         if not self.first:
@@ -93,7 +95,8 @@ def whole_moments(optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[int, 
     moments: dict[int, dict[str, Tensor]] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for name, value in state.items():
-            gathered = whole_tensor(value.detach())
+            with answered():
+                gathered = whole_tensor(value.detach())
             if keep:
                 moments.setdefault(index, {})[name] = gathered.cpu()
     return moments

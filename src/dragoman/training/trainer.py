@@ -19,7 +19,7 @@ from dragoman.data.batching import Batch, Indices, collate, ordered_batches
 from dragoman.data.corpus import Corpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
-from dragoman.training.distributed import ALONE, Ranks, seed_rank
+from dragoman.training.distributed import ALONE, Ranks, answered, seed_rank
 from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss, rdrop_loss
 from dragoman.training.moving_average import MovingAverage
@@ -174,12 +174,13 @@ class Trainer:
             factor *= self.ranks.size  # by which FSDP divides the sum of the gradients
         for place, batch, counts in window.parts:
             batch = batch.to(self.device)
-            loss = measure(batch, epsilon=self.settings.label_smoothing)
+            with answered():  # of the others, who gather a sharded model with this one
+                loss = measure(batch, epsilon=self.settings.label_smoothing)
+                torch.autograd.backward(loss.smoothed * (factor if counts else 0.0) / window.tokens)
             if counts:
                 self.totals.add(loss, int(batch.target_mask.sum()))
             if not (broken or math.isfinite(self.totals.smoothed)):
                 broken = place + 1
-            torch.autograd.backward(loss.smoothed * (factor if counts else 0.0) / window.tokens)
         if broken := self.ranks.largest(broken):  # asked of all, or those whose loss is fine would wait for ever
             raise DragomanError(self._not_finite("loss", step, window.batches[broken - 1 : broken]))
         if not self.shards:
