@@ -17,7 +17,7 @@ def narrow() -> torch.autocast:
 
 def off_by(rough: Tensor, exact: Tensor) -> float:
     """The distance as a part of the exact one's length."""
-    return float((rough - exact).norm() / exact.norm())
+    return float((rough - exact).detach().norm() / exact.detach().norm())
 
 
 def values_and_gradients(module: nn.Module, inputs: tuple[Tensor, ...], grad: Tensor) -> list[Tensor]:
@@ -113,18 +113,70 @@ def test_without_gradients_the_values_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("length", [20, 600])
-def test_the_fused_kernel_is_the_equation_under_autocast(length: int) -> None:
-    """Short sequences in float32, long ones in bfloat16, whichever is faster; a query that sees nothing gets zeros in both."""
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_fused_kernel_is_the_equation_under_autocast(length: int, masked: bool) -> None:
+    """Short sequences by our own kernel, long ones by PyTorch's; a query that sees nothing gets zeros in both, and no gradient."""
     torch.manual_seed(6)
-    query, key, value = (torch.randn(2, 2, length, 8) for _ in range(3))
-    mask = torch.rand(2, 1, length, length) < 0.5
-    mask[0, 0, 3] = False
+    query, key, value = (torch.randn(2, 2, length, 8, requires_grad=True) for _ in range(3))
+    mask = None
+    if masked:
+        mask = torch.rand(2, 1, length, length) < 0.5
+        mask[0, 0, 3] = False
+    grad = torch.randn(2, 2, length, 8)
     with narrow():
         output = FusedAttention()(query, key, value, mask).output
     assert output.dtype == (torch.float32 if length < 512 else torch.bfloat16)
-    exact = scaled_dot_product_attention(query, key, value, mask)[0]
-    assert off_by(output.float(), exact) < (1e-6 if length < 512 else 4 * ROUNDING)
-    assert not output[0, :, 3].any()
+    rough = [output, *torch.autograd.grad(output, (query, key, value), grad.to(output.dtype))]
+    output = scaled_dot_product_attention(query, key, value, mask)[0]
+    exact = [output, *torch.autograd.grad(output, (query, key, value), grad)]
+    for one, other in zip(rough, exact, strict=True):
+        assert off_by(one.float(), other) < 2 * ROUNDING
+    if masked:
+        assert not rough[0][0, :, 3].any()
+        assert not rough[1][0, :, 3].any()
+
+
+def test_one_mask_for_all_heads_and_queries_is_spread_over_them() -> None:
+    torch.manual_seed(7)
+    query, key, value = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 4)
+    for shape in ((7,), (5, 7), (2, 1, 1, 7), (2, 3, 5, 7)):
+        mask = torch.rand(shape) < 0.7
+        mask[..., 0] = True
+        with narrow():
+            output = FusedAttention()(query, key, value, mask).output
+        assert off_by(output, scaled_dot_product_attention(query, key, value, mask)[0]) < ROUNDING
+
+
+def test_dropout_on_the_weights_acts_in_float32() -> None:
+    """Our own kernel has none: the expected output is that without dropout, and each run draws anew."""
+    torch.manual_seed(8)
+    attention, heads = FusedAttention(dropout=0.5), torch.randn(1, 1, 4, 8)
+    with narrow():
+        mean = torch.stack([attention(heads, heads, heads).output for _ in range(4000)]).mean(0)
+        assert off_by(mean, attention.eval()(heads, heads, heads).output) < 0.05
+
+
+def test_heads_stay_narrow_between_their_products() -> None:
+    """Multi-head attention is the same to rounding, with gradients, and nothing in between is wider than the products."""
+    torch.manual_seed(9)
+    attention, x, grad = MultiHeadAttention(32, 4), torch.randn(3, 7, 32), torch.randn(3, 7, 32)
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    types: list[torch.dtype] = []
+    attention.attention.register_forward_pre_hook(lambda _, inputs: types.extend(each.dtype for each in inputs[:3]))
+    given = x.clone().requires_grad_()
+    with narrow():
+        output = attention(given, given, given, mask)
+    rough = [output.detach(), *torch.autograd.grad(output, [given, *attention.parameters()], grad)]
+    assert types == 3 * [torch.bfloat16]
+    output = attention(given, given, given, mask)
+    exact = [output.detach(), *torch.autograd.grad(output, [given, *attention.parameters()], grad)]
+    names = ["output", "x", *(name for name, _ in attention.named_parameters())]
+    for name, one, other in zip(names, rough, exact, strict=True):
+        assert one.dtype == torch.float32
+        if name == "w_k.bias":  # it adds the same to all scores of a query, so its gradient is zero but for rounding
+            assert one.norm() < 4 * ROUNDING * exact[names.index("w_k.weight")].norm()
+        else:
+            assert off_by(one, other) < 4 * ROUNDING, name
 
 
 def test_whoever_watches_a_layer_sees_it() -> None:

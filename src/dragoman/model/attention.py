@@ -5,20 +5,20 @@ Masks are boolean; True where a query may attend to a key.
 """
 
 import math
-from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from dragoman.model.cache import KeysValues
 from dragoman.model.embedding import RotaryPositions
 from dragoman.model.linear import Linear, linear_together, products_are_narrow
 from dragoman.model.masks import as_boolean
 
-_NARROW_FROM = 512
-"""Keys from which bfloat16 pays in the fused kernel on a CPU; with few it takes several times as long as float32."""
+_FUSED_FROM = 512
+"""Keys from which the fused kernel pays in bfloat16 on a CPU; with few, the plain equation takes a fraction of its time."""
 
 
 class Attended(NamedTuple):
@@ -71,9 +71,49 @@ class FusedAttention(nn.Module):
             mask = as_boolean(mask)
             mask = mask if mask.dim() > 1 else mask[None]  # the kernel takes no mask of one dimension
         dropout = self.dropout if self.training else 0.0
-        short = products_are_narrow(query) and key.size(2) < _NARROW_FROM
-        with torch.autocast("cpu", enabled=False) if short else nullcontext():
-            return Attended(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None)
+        if products_are_narrow(query) and key.size(2) < _FUSED_FROM:
+            if not dropout:
+                return Attended(_narrow_attention(query, key, value, mask), None)
+            query, key, value = query.float(), key.float(), value.float()
+            with torch.autocast("cpu", enabled=False):
+                return Attended(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None)
+        return Attended(F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout), None)
+
+
+def _narrow_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Equation (1) in bfloat16 for short sequences on a CPU; shapes as in `scaled_dot_product_attention`."""
+    return cast(Tensor, _NarrowAttention.apply(query, key, value, mask))  # type: ignore[no-untyped-call]
+
+
+class _NarrowAttention(torch.autograd.Function):
+    """Scores get their scale and mask inside the product, which adds up in float32, so they are rounded once."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        batch, heads, queries, width = query.shape
+        keys, ctx.scale = key.size(2), width**-0.5
+        with torch.autocast("cpu", enabled=False):
+            q, k, v = (each.bfloat16().reshape(batch * heads, each.size(2), -1) for each in (query, key, value))  # (B·H, T, K)
+            lowest = torch.finfo(q.dtype).min / 2
+            added = q.new_zeros(()) if mask is None else q.new_zeros(mask.shape).masked_fill_(~mask, lowest)
+            added = added.expand(batch, heads, queries, keys).reshape(batch * heads, queries, keys)
+            weights = torch.baddbmm(added, q, k.transpose(1, 2), alpha=ctx.scale).softmax(-1)  # (B·H, Tq, Tk)
+            if mask is not None and not (sees := mask.any(-1, keepdim=True)).all():
+                weights.view(batch, heads, queries, keys).masked_fill_(~sees, 0)  # a query that sees nothing gets zeros
+            ctx.save_for_backward(q, k, v, weights)
+            ctx.dtypes = query.dtype, key.dtype, value.dtype
+            return (weights @ v).view(batch, heads, queries, -1).to(query.dtype)  # (B, H, Tq, V)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        batch, heads = grads[0].shape[:2]
+        grad = grads[0].bfloat16().reshape(batch * heads, grads[0].size(2), -1)  # (B·H, Tq, V)
+        grad_weights = grad @ v.transpose(1, 2)  # (B·H, Tq, Tk)
+        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(ctx.scale)
+        found = grad_scores @ k, grad_scores.transpose(1, 2) @ q, weights.transpose(1, 2) @ grad
+        return *(each.view(batch, heads, each.size(1), -1).to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True)), None
 
 
 class MultiHeadAttention(nn.Module):
@@ -114,17 +154,21 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, key: Tensor, value: Tensor) -> KeysValues:
         """The projected heads of key and value (B, Tk, D): (B, G, Tk, K) and (B, G, Tk, V)."""
-        keys, values = linear_together(key, self.w_k, self.w_v) if key is value else (self.w_k(key), self.w_v(value))  # (B, Tk, G·K)
+        if key is value:
+            keys, values = linear_together(key, self.w_k, self.w_v, narrow=True)  # (B, Tk, G·K)
+        else:
+            keys, values = self.w_k(key), self.w_v(value)
         return self._keys_values(keys, values)
 
     def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
         """Attention of query (B, Tq, D) over projected keys and values; returns (B, Tq, D)."""
-        return self._attend(self.w_q(query), keys_values, mask)
+        (queries,) = linear_together(query, self.w_q, narrow=True)  # (B, Tq, H·K)
+        return self._attend(queries, keys_values, mask)
 
     def attend_to_itself(self, x: Tensor, mask: Tensor | None = None, *, past: KeysValues | None = None) -> tuple[Tensor, KeysValues]:
         """Attention of new positions x (B, Tq, D) over the past ones and themselves: (B, Tq, D), and the keys and values of them all."""
         start = 0 if past is None else past.key.size(2)
-        queries, keys, values = linear_together(x, self.w_q, self.w_k, self.w_v)  # (B, Tq, H·K)
+        queries, keys, values = linear_together(x, self.w_q, self.w_k, self.w_v, narrow=True)  # (B, Tq, H·K)
         newer = self._keys_values(keys, values, start=start)
         seen = newer if past is None else past.append(newer)
         return self._attend(queries, seen, mask, start=start), seen

@@ -21,15 +21,20 @@ class Linear(nn.Linear):
         return _narrow_together(x, self)[0] if products_are_narrow(x) else super().forward(x)
 
 
-def linear_together(x: Tensor, *layers: Linear) -> tuple[Tensor, ...]:
-    """What each of ``layers`` makes of x (…, I): (…, O) each. One product makes them all where products are narrow and nobody watches."""
-    return _narrow_together(x, *layers) if products_are_narrow(x) and unwatched(*layers) else tuple(layer(x) for layer in layers)
+def linear_together(x: Tensor, *layers: Linear, narrow: bool = False) -> tuple[Tensor, ...]:
+    """What each of ``layers`` makes of x (…, I): (…, O) each. One product makes them all where products are narrow and nobody watches.
+
+    With ``narrow`` the results of that one product stay in its type, for whoever goes on in it.
+    """
+    together = products_are_narrow(x) and unwatched(*layers)
+    return _narrow_together(x, *layers, narrow=narrow) if together else tuple(layer(x) for layer in layers)
 
 
-def _narrow_together(x: Tensor, *layers: Linear) -> tuple[Tensor, ...]:
+def _narrow_together(x: Tensor, *layers: Linear, narrow: bool = False) -> tuple[Tensor, ...]:
     parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
     dtype = torch.get_autocast_dtype("cpu")
-    return cast("tuple[Tensor, ...]", _NarrowProducts.apply(x, dtype, *parameters))  # type: ignore[no-untyped-call]
+    outputs = _NarrowProducts.apply(x, dtype, dtype if narrow else torch.float32, *parameters)  # type: ignore[no-untyped-call]
+    return cast("tuple[Tensor, ...]", outputs)
 
 
 def relu_feed_forward(x: Tensor, first: Linear, second: Linear) -> Tensor:
@@ -50,9 +55,9 @@ def products_are_narrow(x: Tensor) -> bool:
 
 def product_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x (…, I) in the type of a product as rows: (N, I), or (P, I) with zeros after the N where products are narrow on a CPU."""
-    if dtype == x.dtype or x.device.type != "cpu":
-        return x.reshape(-1, x.size(-1)).to(dtype)
     count = x.numel() // x.size(-1)
+    if x.device.type != "cpu" or (dtype == x.dtype and (dtype != torch.bfloat16 or count % ROWS == 0)):
+        return x.reshape(-1, x.size(-1)).to(dtype)
     narrow = x.new_empty(-(-count // ROWS) * ROWS, x.size(-1), dtype=dtype)
     narrow[:count].view(x.shape).copy_(x)
     narrow[count:].zero_()
@@ -61,29 +66,31 @@ def product_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 class _NarrowProducts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, *parameters: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, wanted: torch.dtype, *parameters: Tensor | None) -> tuple[Tensor, ...]:
         weights, biases = cast("tuple[Tensor, ...]", parameters[::2]), parameters[1::2]
         with torch.autocast("cpu", enabled=False):
             rows, weight = product_rows(x, dtype), torch.cat([weight.to(dtype) for weight in weights])  # (P, I), (ΣO, I)
             ctx.save_for_backward(rows, weight)
-            ctx.shape, ctx.sizes, ctx.biased = x.shape, [len(weight) for weight in weights], [bias is not None for bias in biases]
+            ctx.shape, ctx.dtype, ctx.sizes = x.shape, x.dtype, [len(weight) for weight in weights]
+            ctx.biased = [bias is not None for bias in biases]
             product = (rows @ weight.t())[: x.numel() // x.size(-1)]  # (N, ΣO)
-            outputs = [part.to(torch.float32).view(*x.shape[:-1], -1) for part in product.split_with_sizes(ctx.sizes, 1)]
-            return tuple(output if bias is None else output.add_(bias) for output, bias in zip(outputs, biases, strict=True))
+            outputs = [part.to(wanted).view(*x.shape[:-1], -1) for part in product.split_with_sizes(ctx.sizes, 1)]
+            return tuple(output if bias is None else output.add_(bias.to(wanted)) for output, bias in zip(outputs, biases, strict=True))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight = ctx.saved_tensors
-        count, wide = grads[0].numel() // grads[0].size(-1), grads[0].dtype
+        count = grads[0].numel() // grads[0].size(-1)
         grad = rows.new_empty(len(rows), len(weight))  # (P, ΣO)
         for part, given in zip(grad[:count].view(*ctx.shape[:-1], -1).split(ctx.sizes, -1), grads, strict=True):
             part.copy_(given)
         grad[count:].zero_()
-        grad_x = (grad @ weight)[:count].to(wide).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        grad_weights = (grad.t() @ rows).to(wide).split(ctx.sizes)
-        grad_biases = [given.flatten(0, -2).sum(0) if biased else None for given, biased in zip(grads, ctx.biased, strict=True)]
-        return grad_x, None, *(each for pair in zip(grad_weights, grad_biases, strict=True) for each in pair)
+        grad_x = (grad @ weight)[:count].to(ctx.dtype).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        grad_weights = (grad.t() @ rows).float().split(ctx.sizes)
+        grad_biases = grad.sum(0, dtype=torch.float32).split(ctx.sizes) if any(ctx.biased) else grad_weights
+        pairs = zip(grad_weights, [bias if biased else None for bias, biased in zip(grad_biases, ctx.biased, strict=True)], strict=True)
+        return grad_x, None, None, *(each for pair in pairs for each in pair)
 
 
 class _NarrowFeedForward(torch.autograd.Function):
