@@ -208,7 +208,7 @@ def dragoman(precision: str) -> Callable[..., Contender]:
 
         def contender(batches: Sequence[Batch]) -> float:
             began = time.perf_counter()
-            for window in ahead(pinned(map(made, batches))):  # as its own training does on a GPU
+            for window in ahead(pinned(map(made, batches), device)):  # as its own training does on a GPU
                 trainer._update(window)
             torch.cuda.synchronize(device)
             return time.perf_counter() - began

@@ -101,8 +101,8 @@ def prepared(folder: Path, **training: Any) -> Prepared:
     return Prepared(bundle.config, bundle.source_tokenizer, bundle.target_tokenizer, trainer.corpus, None)
 
 
-def found_for(known: Prepared, run: Path, ranks: Ranks = Ranks()) -> int:
-    return settle_budget(known, run, device=CPU, ranks=ranks).config.training.batch_budget
+def found_for(known: Prepared) -> int:
+    return settle_budget(known, device=CPU).config.training.batch_budget
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -113,16 +113,16 @@ def test_an_epoch_keeps_its_updates_and_an_update_is_not_larger_than_the_papers(
     tokens = int(np.maximum(known.corpus.source_lengths, known.corpus.target_lengths).sum())
     for free in (10**12, None):
         monkeypatch.setattr(budget, "free_memory", lambda device, free=free: free)
-        assert found_for(known, tmp_path / "run") == tokens // (LEAST_UPDATES * accumulate)
+        assert found_for(known) == tokens // (LEAST_UPDATES * accumulate)
     monkeypatch.setattr(budget, "LEAST_UPDATES", 0.1)
-    assert found_for(known, tmp_path / "run") == MOST_ON_CPU // accumulate
+    assert found_for(known) == MOST_ON_CPU // accumulate
 
 
 def test_ranks_that_share_a_batch_may_have_a_larger_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = prepared(tmp_path)
     room = int(estimate_memory(known.config.model, np.array([90]), np.array([LONGEST])).total / 0.7) + 1
     monkeypatch.setattr(budget, "free_memory", lambda device: room)
-    one, two = found_for(known, tmp_path / "run"), budget._find(known, tmp_path / "run", CPU, Ranks(0, 2))
+    one, two = found_for(known), budget._find(known, CPU, Ranks(0, 2))
     assert 80 <= one < 99  # ten pairs of nine tokens, at most
     assert 165 <= two <= 2 * 90
 
@@ -151,13 +151,13 @@ def test_on_a_gpu_updates_are_tried_until_one_runs_out_of_memory(tmp_path: Path,
     monkeypatch.setattr(Trainer, "_update", scarce)
     for limit in (50, 400, 10**6):
         sizes.clear()
-        found = budget._by_trying(known, tmp_path / "run", CPU, lambda tokens: tokens // LONGEST, least=LONGEST, most=1000)
+        found = budget._by_trying(known, tmp_path, CPU, lambda tokens: tokens // LONGEST, least=LONGEST, most=1000)
         right = min(limit, 1000)
         assert right - right // 16 - LONGEST <= found <= min(right + LONGEST, 1000)
         assert len(sizes) <= 40
     limit = 8
     with pytest.raises(budget.DragomanError, match=r"not even one pair of 9 tokens fits into the memory of cpu with this model; choose a "):
-        budget._by_trying(known, tmp_path / "run", CPU, lambda tokens: tokens // LONGEST, least=LONGEST, most=1000)
+        budget._by_trying(known, tmp_path, CPU, lambda tokens: tokens // LONGEST, least=LONGEST, most=1000)
 
 
 def test_before_it_is_found_there_is_no_number() -> None:

@@ -172,7 +172,7 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
         try:
             prepared = prepare(run, settings)
             ranks.wait()  # now the others open what is prepared
-            prepared, known = _settled(run, prepared, device, ranks)
+            prepared, known = _settled(prepared, device, ranks)
             trainer = _trainer(run, prepared, log, device, ranks)
             ranks.wait()  # nothing stands in the way of any
             step = trainer.progress.step
@@ -201,7 +201,7 @@ def _follow(run: Path, settings: Config, ranks: "Ranks") -> list[int]:
 
     _check(settings, ranks.size)
     ranks.wait()
-    prepared, _ = _settled(run, prepare(run, settings), ranks.device, ranks)
+    prepared, _ = _settled(prepare(run, settings), ranks.device, ranks)
     log = RunLog(run, console=None, max_steps=settings.training.max_steps)
     trainer = _trainer(run, prepared, log, ranks.device, ranks)
     ranks.wait()
@@ -249,13 +249,13 @@ def _check(settings: Config, processes: int) -> None:
         check_sharding(settings.training, ranks=processes)
 
 
-def _settled(run: Path, prepared: "Prepared", device: "torch.device", ranks: "Ranks") -> "tuple[Prepared, Preflight]":
+def _settled(prepared: "Prepared", device: "torch.device", ranks: "Ranks") -> "tuple[Prepared, Preflight]":
     """What is prepared, with a number for training.batch_tokens=auto, and what is known of the training."""
     from dragoman.training.budget import settle_budget
     from dragoman.training.preflight import preflight
 
     found = prepared.config.training.batch_tokens == "auto"
-    prepared = settle_budget(prepared, run, device=device, ranks=ranks)
+    prepared = settle_budget(prepared, device=device, ranks=ranks)
     return prepared, preflight(prepared.config, prepared.corpus, device=device, ranks=ranks, found=found)
 
 
@@ -286,7 +286,7 @@ def _rehearse(out: Path, settings: Config) -> None:
     check_new_run(out, settings)
     with _passing_folder(out) as run:
         create_run(run, settings, sys.argv)
-        prepared, known = _settled(run, prepare(run, settings), device, ALONE)
+        prepared, known = _settled(prepare(run, settings), device, ALONE)
         log = RunLog(run, console=None, max_steps=settings.training.max_steps)
         trainer = _trainer(run, prepared, log, device, ALONE)
         print(_headline(prepared, trainer), *known.lines(), sep="\n", flush=True)

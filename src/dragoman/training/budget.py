@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -26,11 +27,10 @@ from dragoman.training.state import Progress
 from dragoman.training.totals import Totals
 from dragoman.training.trainer import Trainer
 
-MOST_ON_CPU, MOST_ON_GPU = 25_000, 400_000
-"""Tokens of an update that are never exceeded: the paper's (5.1), and the most of which it is told that a model learns as well from them.
-
-(Ott et al. 2018, "Scaling Neural Machine Translation".)
-"""
+MOST_ON_CPU = 25_000
+"""Tokens a side that an update never exceeds on a CPU: the paper's (5.1)."""
+MOST_ON_GPU = 400_000
+"""The same on a GPU: the most from which a model is told to learn as well (Ott et al. 2018, "Scaling Neural Machine Translation")."""
 LEAST_UPDATES = 50
 """An epoch keeps so many updates, or a small corpus would be one batch."""
 
@@ -38,14 +38,14 @@ _SAFE_ON_CPU, _SAFE_ON_GPU = 0.7, 0.9  # of the free memory, for what a step tak
 _CLOSE = 16  # the search ends when the answer is known to one part in so many
 
 
-def settle_budget(prepared: Prepared, run: Path, *, device: torch.device, ranks: Ranks = ALONE) -> Prepared:
+def settle_budget(prepared: Prepared, *, device: torch.device, ranks: Ranks = ALONE) -> Prepared:
     """The same with a number for ``training.batch_tokens=auto``, as the first of ``ranks`` finds it; a number stays.
 
     Raises DragomanError when not even the longest pair fits on a GPU; on a CPU that is for `preflight` to refuse.
     """
     if prepared.config.training.batch_tokens != "auto":
         return prepared
-    budget = _find(prepared, run, device, ranks) if ranks.first else 0
+    budget = _find(prepared, device, ranks) if ranks.first else 0
     return replace(prepared, config=prepared.config.with_values(training={"batch_tokens": ranks.first_says(budget)}))
 
 
@@ -65,7 +65,7 @@ def largest_fitting(fits: Callable[[int], bool], *, least: int, most: int) -> in
     return low
 
 
-def _find(prepared: Prepared, run: Path, device: torch.device, ranks: Ranks) -> int:
+def _find(prepared: Prepared, device: torch.device, ranks: Ranks) -> int:
     config, corpus, validation = prepared.config, prepared.corpus, prepared.validation
     longer_sides = np.maximum(corpus.source_lengths, corpus.target_lengths)
     least = max(int(each.max()) for both in (corpus, validation) if both for each in (both.source_lengths, both.target_lengths))
@@ -80,7 +80,8 @@ def _find(prepared: Prepared, run: Path, device: torch.device, ranks: Ranks) -> 
         return -(-(budget // least) // parts)
 
     if device.type == "cuda" and not training.shard:
-        found = _by_trying(prepared, run, device, rows, least=least, most=most)
+        with TemporaryDirectory() as folder:  # for what is logged, which is nobody's
+            found = _by_trying(prepared, Path(folder), device, rows, least=least, most=most)
         _release(device)
         return max(least, int(_SAFE_ON_GPU * found)) if found < most else most
     free = free_memory(device)
@@ -97,10 +98,10 @@ def _find(prepared: Prepared, run: Path, device: torch.device, ranks: Ranks) -> 
     return largest_fitting(fits, least=least, most=most) or least
 
 
-def _by_trying(prepared: Prepared, run: Path, device: torch.device, rows: Callable[[int], int], *, least: int, most: int) -> int:
+def _by_trying(prepared: Prepared, folder: Path, device: torch.device, rows: Callable[[int], int], *, least: int, most: int) -> int:
     """The largest budget of which two updates run through on pairs that are all as long as the longest."""
     config = prepared.config.with_values(training={"batch_tokens": max(most, least), "accumulate": 1})
-    trainer = _trainer(config, prepared, run, device)
+    trainer = _trainer(config, prepared, folder, device)
 
     def fits(budget: int) -> bool:
         trainer.corpus = _equal_pairs(rows(budget), least, prepared.target_tokenizer.eos)
@@ -108,7 +109,9 @@ def _by_trying(prepared: Prepared, run: Path, device: torch.device, rows: Callab
         try:
             trainer.rehearse(updates=1, seconds=0)  # and one before it, which makes the optimiser's moments
             return True
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "ALLOC_FAILED" not in str(error):  # as the libraries below PyTorch say it
+                raise
             return False
         finally:
             trainer.optimizer.zero_grad()
@@ -123,10 +126,10 @@ def _by_trying(prepared: Prepared, run: Path, device: torch.device, rows: Callab
     return found
 
 
-def _trainer(config: Config, prepared: Prepared, run: Path, device: torch.device) -> Trainer:
+def _trainer(config: Config, prepared: Prepared, folder: Path, device: torch.device) -> Trainer:
     """A trainer of weights that nobody keeps, by itself whatever ranks there are."""
     bundle = Bundle(config, build_model(config.model), prepared.source_tokenizer, prepared.target_tokenizer)
-    return Trainer(bundle, prepared.corpus, run=run, log=RunLog(run, console=None, max_steps=1), device=device)
+    return Trainer(bundle, prepared.corpus, run=folder, log=RunLog(folder, console=None, max_steps=1), device=device)
 
 
 def _equal_pairs(count: int, length: int, token: int) -> Corpus:

@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dragoman.bundle import Bundle
 from dragoman.config import TrainingConfig
@@ -24,6 +21,9 @@ from dragoman.errors import UsageError
 from dragoman.model.transformer import Transformer
 from dragoman.training.distributed import answered
 from dragoman.training.loss import Loss
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 _VIEWS = "FSDP2-wrapped module .* returned a view tensor"  # heads of keys and values, which nothing changes in place
 
@@ -44,6 +44,9 @@ class ShardedModel:
     """
 
     def __init__(self, bundle: Bundle, loss: Callable[..., Loss], *, device: torch.device) -> None:
+        from torch.distributed.device_mesh import init_device_mesh  # not above: some builds of PyTorch have none, and it takes time
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
         warnings.filterwarnings("ignore", message=_VIEWS)
         self.device, self.first = device, dist.get_rank() == 0
         self._whole = replace(bundle, model=deepcopy(bundle.model)) if self.first else bundle
@@ -87,7 +90,7 @@ class _WithLoss(nn.Module):
 
 def whole_tensor(value: Tensor) -> Tensor:
     """A tensor of which each rank has a part, gathered from all; any other as it is."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return cast("DTensor", value).full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def whole_moments(optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[int, dict[str, Tensor]]:
@@ -109,6 +112,9 @@ def own_moments(moments: Mapping[int, Mapping[str, Tensor]], optimizer: torch.op
 
 
 def _own(value: Tensor, parameter: Tensor) -> Tensor:
-    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:  # Adam's count of steps is one number everywhere
+    if not hasattr(parameter, "full_tensor") or value.shape != parameter.shape:  # Adam's count of steps is one number everywhere
         return value
+    from torch.distributed.tensor import distribute_tensor
+
+    parameter = cast("DTensor", parameter)
     return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -159,7 +159,7 @@ class Trainer:
         found = windows(self.corpus, self.bundle.config, tokenizer, self.ranks, epoch=progress.epoch, position=progress.position)
         if self.device.type == "cpu":  # a thread would take from the step what it gives
             return found
-        return ahead(pinned(found) if self.device.type == "cuda" else found)
+        return ahead(pinned(found, self.device) if self.device.type == "cuda" else found)
 
     def _update(self, window: Window) -> float | None:
         """One step on the loss per target token of all the window's batches; returns the gradient's norm before clipping.

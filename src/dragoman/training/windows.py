@@ -7,6 +7,8 @@ from itertools import count
 from queue import Empty, Full, Queue
 from typing import NamedTuple, TypeVar
 
+import torch
+
 from dragoman.config import Config
 from dragoman.data.batching import Batch, Indices, collate, draw_pairs, plan_batches
 from dragoman.data.corpus import Corpus
@@ -70,8 +72,10 @@ def make_window(corpus: Corpus, batches: Sequence[Indices], tokenizer: Tokenizer
     return Window(list(batches), sum(int(corpus.target_lengths[indices].sum()) for indices in batches), parts)
 
 
-def pinned(found: Iterator[Window]) -> Generator[Window]:
-    """The same with batches in memory that a GPU can read while it computes."""
+def pinned(found: Iterator[Window], device: torch.device) -> Generator[Window]:
+    """The same with batches in memory that this GPU can read while it computes."""
+    if device.index is not None:
+        torch.cuda.set_device(device)  # of the thread that this runs in, or it would take memory on the first GPU as well
     for window in found:
         yield window._replace(parts=[part._replace(batch=part.batch.pinned()) for part in window.parts])
 
