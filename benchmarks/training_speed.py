@@ -2,26 +2,28 @@
 
     python benchmarks/training_speed.py --preset tiny --output benchmarks/training_speed.tiny.json
 
-All have the same sizes, batches and dropout, tied or not as each tool does it, and take turns in one process: each round gives every
-contender the same batches, and the figure is the median of the rounds. Tokens are source and target tokens without padding. The batches are
-Multi30k's published byte pairs where DRAGOMAN_DATA (or ../shared/data) has them; otherwise as many generated pairs of the same lengths.
+All have the same sizes, batches and dropout, tied or not as each tool does it, and take turns, each in a process of its own: each round
+gives every contender the same batches, and the figure is the median of the rounds. Tokens are source and target tokens without padding.
+The batches are Multi30k's published byte pairs where DRAGOMAN_DATA (or ../shared/data) has them; otherwise as many generated pairs of the
+same lengths.
 The share is the arithmetic of a step (6 for each weight and token; attention's own is left out) over its time, as a part of the rate that
 one large matrix product reaches here. On a GPU the same contenders run, with the paper's 25,000 tokens a side unless others are asked for,
-and no round begins after five minutes with a preset; --compile puts Dragoman's layers through torch.compile:
+and no round begins after four minutes with a preset; --compile puts Dragoman's layers through torch.compile:
 
     python benchmarks/training_speed.py --preset base big --compile --output benchmarks/training_speed.gpu.json
 
-Marian needs `pip install transformers accelerate`; it is left out, and that is said, where they are missing. The peak of memory is
-the whole process's, so it means something with one contender: `--contenders dragoman-fp32 --vocabulary 64000`.
+Marian needs `pip install transformers accelerate`; it is left out, and that is said, where they are missing. The peak of memory is that
+of each contender's process; `--vocabulary 64000` shows what a large vocabulary takes.
 """
 
 import argparse
-import gc
+import contextlib
 import json
 import math
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -58,34 +60,53 @@ def main() -> None:
     torch.set_num_threads(options.threads or torch.get_num_threads())
     device = pick_device(options.device)
     options.batch_tokens = options.batch_tokens or (25_000 if device.type == "cuda" else 4096)
-    options.minutes = options.minutes or (5.0 if device.type == "cuda" else math.inf)
-    keep_freed_memory()
+    options.minutes = options.minutes or (4.0 if device.type == "cuda" else math.inf)
     found = {}
     for preset in options.preset:
         with tempfile.TemporaryDirectory() as folder:
-            found[preset] = measure(preset, options, Path(folder), device)
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(device)
+            config, corpus, bundle = material(preset, options, Path(folder))
+            batches = chosen_batches(corpus, bundle, options.warm + options.rounds * options.steps, config.training.batch_budget)
+            if options.only:
+                try:
+                    contender = CONTENDERS[options.only](config, bundle, corpus, Path(folder), device, options)
+                except ImportError as error:
+                    print(error.name)
+                else:
+                    serve(contender, batches, device)
+                return
+            contenders = {name: process for name in options.contenders.split(",") if (process := started(name, preset))}
+            rates = take_turns(contenders, batches, warm=options.warm, rounds=options.rounds, minutes=options.minutes)
+            peaks = {name: json.loads(process.communicate()[0]) for name, process in contenders.items()}
+            found[preset] = report(options, config, rates, peaks, device)
     facts = found if len(found) > 1 else found[options.preset[0]]
     print(json.dumps(facts, indent=2))
     if options.output:
         options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
-def measure(preset: str, options: argparse.Namespace, folder: Path, device: torch.device) -> dict[str, Any]:
-    """The figures of all contenders with one preset."""
-    config, corpus, bundle = material(preset, options, folder)
-    batches = chosen_batches(corpus, bundle, options.warm + options.rounds * options.steps, config.training.batch_budget)
-    contenders: dict[str, Contender] = {}
-    for name in options.contenders.split(","):
-        try:
-            contenders[name] = CONTENDERS[name](config, bundle, corpus, folder, device, options)
-        except ImportError as error:
-            print(f"{name}: left out, for {error.name} is not installed", file=sys.stderr)
-    rates = take_turns(contenders, batches, warm=options.warm, rounds=options.rounds, minutes=options.minutes)
-    return report(options, config, rates, device)
+def started(name: str, preset: str) -> subprocess.Popen[str] | None:
+    """A process that is ready for its turns as this contender; None where what it needs is not installed."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--preset", preset, "--only", name]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if answer := process.stdout.readline():  # type: ignore[union-attr]
+        if not answer.startswith("ready"):
+            print(f"{name}: left out, for {answer.strip()} is not installed", file=sys.stderr)
+            return None
+        return process
+    raise SystemExit(f"{name} ended with status {process.wait()}")
+
+
+def serve(contender: Contender, batches: list[Batch], device: torch.device) -> None:
+    """Takes the turns that standard input asks for, START STOP among the batches, and says the seconds of each; then the peak of memory."""
+    with contextlib.redirect_stdout(sys.stderr):  # a trainer may say things
+        answers = sys.__stdout__
+        print("ready", file=answers, flush=True)
+        for line in sys.stdin:
+            start, stop = map(int, line.split())
+            print(contender(batches[start:stop]), file=answers, flush=True)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # for the others, which are on the same GPU
+        print(json.dumps(peak_memory(device)), file=answers)
 
 
 def read_options() -> argparse.Namespace:
@@ -93,7 +114,7 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", nargs="+", default=["tiny"], help="one after the other")
     parser.add_argument("--batch-tokens", type=int, help="4096, and 25,000 on a GPU, when not given")
-    parser.add_argument("--minutes", type=float, help="after which no round of a preset begins; 5 on a GPU when not given, else no limit")
+    parser.add_argument("--minutes", type=float, help="after which no round of a preset begins; 4 on a GPU when not given, else no limit")
     parser.add_argument("--vocabulary", type=int, default=0, help="generated pairs with so many words a side, instead of Multi30k")
     parser.add_argument("--contenders", default="dragoman-fp32,dragoman-bf16,loop-fp32,loop-bf16,marian-fp32,marian-bf16")
     parser.add_argument("--steps", type=int, default=8, help="updates of a round")
@@ -104,6 +125,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="Dragoman's encoder and decoder through torch.compile")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, help="where the result is written, as JSON")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -152,22 +174,30 @@ def chosen_batches(corpus: Corpus, bundle: Bundle, count: int, batch_tokens: int
     raise SystemExit("too few batches; ask for fewer --rounds or --steps")
 
 
-def take_turns(contenders: dict[str, Contender], batches: list[Batch], *, warm: int, rounds: int, minutes: float) -> dict[str, list[float]]:
+def take_turns(
+    contenders: dict[str, subprocess.Popen[str]], batches: list[Batch], *, warm: int, rounds: int, minutes: float
+) -> dict[str, list[float]]:
     """Tokens a second of each contender in each round; there is at least one."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     began = time.monotonic()
-    for contender in contenders.values():
-        contender(batches[:warm])
+    for process in contenders.values():
+        turn(process, 0, warm)
     steps = (len(batches) - warm) // rounds
     for number in range(rounds):
         if number and time.monotonic() - began > 60 * minutes:
             break
-        some = batches[warm + number * steps : warm + (number + 1) * steps]
-        tokens = sum(int(batch.source_mask.sum() + batch.target_mask.sum()) for batch in some)
-        for name, contender in contenders.items():
-            rates[name].append(tokens / contender(some))
+        start, stop = warm + number * steps, warm + (number + 1) * steps
+        tokens = sum(int(batch.source_mask.sum() + batch.target_mask.sum()) for batch in batches[start:stop])
+        for name, process in contenders.items():
+            rates[name].append(tokens / turn(process, start, stop))
             print(f"round {number + 1}  {name}  {rates[name][-1]:,.0f} tokens a second", file=sys.stderr, flush=True)
     return rates
+
+
+def turn(process: subprocess.Popen[str], start: int, stop: int) -> float:
+    """The seconds that a contender takes for these batches."""
+    print(start, stop, file=process.stdin, flush=True)
+    return float(process.stdout.readline())  # type: ignore[union-attr]
 
 
 def timed(step: Callable[[Batch], object], device: torch.device) -> Contender:
@@ -191,6 +221,7 @@ def dragoman(precision: str) -> Callable[..., Contender]:
     """The trainer itself, each of whose updates gets one of the batches."""
 
     def build(config: Config, bundle: Bundle, corpus: Corpus, folder: Path, device: torch.device, options: argparse.Namespace) -> Contender:
+        keep_freed_memory()  # as `dragoman train` does
         settings = config.with_values(training={"precision": precision})
         torch.manual_seed(options.seed)
         own = Bundle(settings, build_model(settings.model), bundle.source_tokenizer, bundle.target_tokenizer)
@@ -368,18 +399,24 @@ def operations_of_a_token(config: Config) -> float:
     return 6 * ((encoder - neither) + (decoder - neither) + model.target_vocabulary * model.d_model) / 2
 
 
-def report(options: argparse.Namespace, config: Config, rates: dict[str, list[float]], device: torch.device) -> dict[str, Any]:
+def report(
+    options: argparse.Namespace, config: Config, rates: dict[str, list[float]], memory: dict[str, dict[str, int]], device: torch.device
+) -> dict[str, Any]:
     """What was found, with what it takes to find it again."""
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
     if any(name.endswith("fp16") for name in rates):
         types["fp16"] = torch.float16
     peaks = {name: matrix_product_rate(dtype, device) for name, dtype in types.items()}
     operations = operations_of_a_token(config)
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, measured in rates.items():
         rate, precision = statistics.median(measured), name.rpartition("-")[2]
-        rows[name] = {"tokens_a_second": round(rate), "rounds": [round(each) for each in measured],
-                      "share_of_matrix_products": round(rate * operations / peaks[precision], 3)}  # fmt: skip
+        rows[name] = {
+            "tokens_a_second": round(rate),
+            "rounds": [round(each) for each in measured],
+            "share_of_matrix_products": round(rate * operations / peaks[precision], 3),
+            "peak_memory_bytes": memory[name],
+        }
     best = max((name for name in rates if name.startswith("dragoman")), key=lambda name: rows[name]["tokens_a_second"], default=None)
     if best:
         ratios = {
@@ -393,7 +430,6 @@ def report(options: argparse.Namespace, config: Config, rates: dict[str, list[fl
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "compiled": options.compile,
-        "peak_memory_bytes": peak_memory(device),
         "torch": torch.__version__,
         "vocabulary": config.model.target_vocabulary,
         "batch_tokens": options.batch_tokens,
