@@ -11,8 +11,10 @@ import torch
 from dragoman.config import Config
 from dragoman.data.batching import padded_sizes, plan_batches
 from dragoman.devices import free_memory
+from dragoman.model import attention
 from dragoman.model.build import build_model
 from dragoman.presets import count_parameters
+from dragoman.training import preflight as preflight_module
 from dragoman.training.preflight import estimate_memory, preflight, readable_bytes
 from training_runs import TINY, checkpoints, final_weights, make_trainer, records, same_bits, toy_pairs, train, write_pairs
 
@@ -213,3 +215,10 @@ def test_free_memory_is_the_least_of_the_machines_and_the_containers(tmp_path: P
 )
 def test_bytes_for_people(count: int, shown: str) -> None:
     assert readable_bytes(count) == shown
+
+
+def test_the_estimate_knows_from_how_many_keys_on_attention_keeps_no_weights() -> None:
+    assert preflight_module._EQUATION_BELOW == attention._FUSED_FROM
+    model = Config().with_values(model=SIZES).model
+    short, long = (estimate_memory(model, np.array([5120]), np.array([longest]), narrow=True).activations for longest in (511, 512))
+    assert short - long == 5120 * 511 * 2 * 4 * (2 + 2 * 2)  # two bytes for each of four heads, in two layers and twice in two

@@ -28,6 +28,7 @@ UPDATES, SECONDS = 8, 20.0
 
 _LOSS_ROWS = 512
 _WIDE = 4  # bytes of a float32
+_EQUATION_BELOW = 512  # keys, with which attention in bfloat16 on a CPU keeps its weights (`FusedAttention`)
 
 
 class Memory(NamedTuple):
@@ -131,8 +132,7 @@ def estimate_memory(
     for a time the whole embeddings and two layers.
     """
     parameters = count_parameters(model)
-    per_token, per_pair = _activations(model, narrow=narrow, on_cpu=on_cpu)
-    kept = sizes * (per_token + per_pair * longest)
+    kept = sizes * _activations(model, longest, narrow=narrow, on_cpu=on_cpu)
     at_once = _WIDE * (3 * _LOSS_ROWS + 3 * model.d_model) * model.target_vocabulary + (2 * parameters if narrow else 0)
     own = weights = _WIDE * parameters
     if shards > 1:
@@ -182,22 +182,27 @@ def _gathered(model: ModelConfig) -> int:
     return count(0, 0) + 2 * (count(0, 1) - count(0, 0))
 
 
-def _activations(model: ModelConfig, *, narrow: bool, on_cpu: bool) -> tuple[int, int]:
-    """Bytes kept for the backward pass, for each of the N tokens, and more for each of its T: attention weights, where they are kept."""
+def _activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow: bool, on_cpu: bool) -> NDArray[np.int64]:
+    """Bytes kept for the backward pass for each of the N tokens of batches whose ``longest`` pairs have T: more where weights are kept."""
     product = 2 if narrow else _WIDE
     between = _WIDE if on_cpu else product  # between products; on a CPU these alone are narrow
     around = _WIDE + (between if model.dropout else 0)  # of each sub-layer: the sum that is normed, and what dropout chose
-    heads = 2 * model.n_heads * (model.key_width + model.value_width) * between
-    if narrow and on_cpu:
-        heads += model.n_heads * model.value_width * product  # once more, for the product with W^O
+    heads = 2 * model.n_heads * (model.key_width + model.value_width)
+    if narrow and on_cpu and model.attention_dropout:
+        heads = heads * between + model.n_heads * model.value_width * product  # once more, for the product with W^O
+    else:
+        heads *= product
     inputs = product if on_cpu or not narrow else 3 * product  # of queries, keys and values: a GPU's autocast makes three of one tensor
     attention = heads + (around + inputs) * model.d_model
     feed_forward = model.d_ff * (product + (2 * between if model.activation_dropout else 0)) + (around + product) * model.d_model
     layers = model.encoder_layers * (attention + feed_forward) + model.decoder_layers * (2 * attention + feed_forward)
     ends = _WIDE * (2 + (2 if model.dropout else 0) + (0 if narrow else 2)) * model.d_model  # embeddings, and the loss
     plain = model.attention_dropout or model.key_width != model.value_width  # what the fused kernel does not take
-    weights = _WIDE * model.n_heads * ((3 if model.attention_dropout else 1) + (narrow and not on_cpu)) if plain else 0
-    return layers + ends, weights * (model.encoder_layers + 2 * model.decoder_layers)
+    weights = _WIDE * ((3 if model.attention_dropout else 1) + (narrow and not on_cpu)) if plain else 0
+    kept = np.full_like(longest, weights)
+    if narrow and on_cpu and not model.attention_dropout:
+        kept = np.where(longest < _EQUATION_BELOW, product, weights)
+    return layers + ends + kept * longest * model.n_heads * (model.encoder_layers + 2 * model.decoder_layers)
 
 
 def _too_large(config: Config, memory: Memory, free: int, longest: int, *, narrow: bool, device: torch.device, shards: int) -> str:
@@ -212,8 +217,8 @@ def _too_large(config: Config, memory: Memory, free: int, longest: int, *, narro
             "smaller --preset, or lower model.d_model, model.encoder_layers and model.decoder_layers, or data.vocabulary_size"
         )
     budget, training = config.training.batch_budget, config.training
-    per_token, per_pair = _activations(config.model, narrow=narrow, on_cpu=on_cpu)
-    fits = max(longest, longest + (free - least.total) // (per_token + per_pair * longest))
+    per_token = int(_activations(config.model, np.array(longest), narrow=narrow, on_cpu=on_cpu))
+    fits = max(longest, longest + (free - least.total) // per_token)
     return (
         f"a batch of training.batch_tokens={budget} {needs}; lower it to {fits}, and set training.accumulate="
         f"{training.accumulate * math.ceil(budget / fits)} for updates of the same size"
