@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dragoman.bundle import Bundle, load_bundle
     from dragoman.config import Config, ModelConfig
     from dragoman.data.tokenizer import Tokenizer
+    from dragoman.decoding.options import SearchOptions
     from dragoman.decoding.translate import Translation, Translator
     from dragoman.errors import DragomanError, UsageError
     from dragoman.model.build import build_model
@@ -24,6 +25,7 @@ __all__ = [
     "Config",
     "DragomanError",
     "ModelConfig",
+    "SearchOptions",
     "Tokenizer",
     "Transformer",
     "Translation",
@@ -40,6 +42,7 @@ _HOMES = {
     "Config": "dragoman.config",
     "DragomanError": "dragoman.errors",
     "ModelConfig": "dragoman.config",
+    "SearchOptions": "dragoman.decoding.options",
     "Tokenizer": "dragoman.data.tokenizer",
     "Transformer": "dragoman.model.transformer",
     "Translation": "dragoman.decoding.translate",

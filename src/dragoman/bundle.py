@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from dragoman.config import Config, merge
 from dragoman.data.tokenizer import Tokenizer, tag_text
@@ -146,8 +147,20 @@ def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
 
 
 def _empty_model(config: Config) -> Transformer:
-    with torch.device("meta"):
+    with torch.device("meta"), _NoDraws():
         return build_model(config.model)
+
+
+class _NoDraws(TorchFunctionMode):
+    """Random values are not drawn: without memory there is nothing to fill, and PyTorch would import its compiler for it, for a second."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def _read_config(folder: Path, problems: list[str]) -> tuple[Config | None, dict[str, Any]]:

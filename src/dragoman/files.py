@@ -51,6 +51,15 @@ def write_file(path: Path, text: str) -> None:
         raise _cannot_write(path, error) from error
 
 
+def publish(beside: Path, path: Path) -> None:
+    """Gives a file that was written and synced its name, in place of an older file; DragomanError when the disk refuses."""
+    try:
+        beside.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
 def _cannot_write(path: Path, error: OSError) -> DragomanError:
     return DragomanError(f"{path}: cannot write: {error.strerror or error}; make room or choose a folder that can be written")
 

@@ -101,6 +101,41 @@ def test_a_hypothesis_carries_the_models_own_log_probabilities(seed: int, alpha:
         assert hypothesis.reached_limit == (len(tokens) == limit)
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, alpha=alphas, beam=st.integers(1, 6), temperature=temperatures, data=st.data())
+def test_a_sentence_does_not_depend_on_its_batch_the_order_or_n_best(
+    seed: int, alpha: float, beam: int, temperature: float, data: st.DataObject
+) -> None:
+    model = RandomTree(6, seed=seed, temperature=temperature)
+    limits = data.draw(st.lists(st.integers(1, 8), min_size=2, max_size=6))
+    order = data.draw(st.permutations(range(len(limits))))[: data.draw(st.integers(1, len(limits)))]
+    n_best = data.draw(st.integers(1, beam))
+    whole = search(model, limits, beam=beam, alpha=alpha, n_best=beam)
+    source = torch.tensor(order)[:, None]
+    some = beam_search(
+        model, source, torch.ones_like(source, dtype=torch.bool), bos=BOS, eos=END, banned=(BOS,), beam=beam, alpha=alpha, n_best=n_best,
+        max_lengths=[limits[sentence] for sentence in order],
+    )  # fmt: skip
+    assert some == [whole[sentence][:n_best] for sentence in order]  # to the last bit
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, alpha=alphas, temperature=temperatures)
+def test_what_theory_says_is_monotone(seed: int, alpha: float, temperature: float) -> None:
+    model = RandomTree(4, seed=seed, temperature=temperature)
+    scores = [every_sequence(model, 0, limit=limit, alpha=alpha)[0][1] for limit in (1, 2, 3, 4)]
+    found = [search(model, [limit], beam=4**limit, alpha=alpha)[0][0].score for limit in (1, 2, 3, 4)]
+    assert found == pytest.approx(scores, abs=1e-4)
+    assert all(shorter <= longer + 1e-5 for shorter, longer in pairwise(found))  # more room is never worse
+    assert all(
+        search(model, [4], beam=beam, alpha=alpha)[0][0].score <= found[-1] + 1e-5 for beam in range(1, 9)
+    )  # no beam beats all of it
+    totals = [sum(search(model, [4], beam=1)[0][0].token_scores[:n]) for n in range(5)]
+    assert all(longer <= shorter for shorter, longer in pairwise(totals))  # a log-probability only falls
+    lengths = [len(search(model, [4], beam=256, alpha=each)[0][0].tokens) for each in (-1.0, 0.0, 0.6, 1.0, 3.0)]
+    assert lengths == sorted(lengths)  # a larger alpha never gives a shorter winner
+
+
 def test_search_stops_as_soon_as_nothing_live_can_win() -> None:
     # Ending at once has log .99; the rest, at most log .01 over the penalty of 100 tokens, cannot reach it.
     model = Table(start={"$": 0.99, "A": 0.01}, A={"A": 1.0})

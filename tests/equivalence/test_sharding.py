@@ -97,7 +97,7 @@ def test_a_rank_that_dies_is_said_in_one_line(data: Path, tmp_path: Path) -> Non
     assert statuses[0] in (1, -signal.SIGTERM)  # it is ended by the others' end, or finds out by itself
     if statuses[0] == 1:
         (line,) = said(tmp_path, 0)
-        assert line.startswith("dragoman: another process of this training ended or does not answer")
+        assert line.startswith("dragoman: another process of this job ended or does not answer")
 
 
 def test_each_rank_has_its_part_of_weights_and_moments_only(tmp_path: Path) -> None:

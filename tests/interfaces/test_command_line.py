@@ -14,7 +14,8 @@ from dragoman.cli import VERBS, main
 
 HEAVY = ("torch", "transformers", "tokenizers", "sacrebleu", "numpy", "safetensors")
 EXPORTS = (
-    *("load", "Translator", "Translation", "Transformer", "ModelConfig", "Config", "Bundle", "load_bundle", "Tokenizer", "build_model"),
+    *("load", "Translator", "Translation", "SearchOptions", "Transformer", "ModelConfig", "Config", "Bundle", "load_bundle", "Tokenizer"),
+    "build_model",
     "__version__",
 )
 

@@ -1,6 +1,7 @@
 """evaluate, score, average and inspect at the command line, on models with random weights that are their own reference."""
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from command_line import tiny_bundle
 from dragoman.bundle import Bundle, load_bundle, mark_checkpoint, save_bundle
 from dragoman.cli import main
+from dragoman.decoding.score import Perplexity, Scored
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError
 from dragoman.evaluation.evaluate import evaluate_translator
@@ -62,8 +64,8 @@ def test_a_model_agrees_with_itself(model: Path, own: Path, tmp_path: Path, run:
     assert (tmp_path / "hyp").read_bytes() == own.with_suffix(".bb").read_bytes()
 
     text = run("evaluate", model, "--test", own, "--beam", 1)
-    assert f"BLEU         100.00  {document['bleu_signature']}\n" in text
-    assert f"chrF         100.00  {document['chrf_signature']}\n" in text
+    assert f"BLEU         100.00 ± 0.00  {document['bleu_signature']}\n" in text
+    assert f"chrF         100.00 ± 0.00  {document['chrf_signature']}\n" in text
     assert "exact match  100.00  % of 4 sentences\n" in text
 
 
@@ -122,6 +124,55 @@ def test_given_translations_score_as_the_search_scored_them(model: Path, own: Pa
 
     raw = [json.loads(line)["score"] for line in run("score", model, "--test", own, "--alpha", 0, "--json").splitlines()]
     assert raw == pytest.approx([record["log_probability"] for record in given], abs=1e-5)
+
+
+def test_the_perplexity_of_a_corpus_is_of_all_its_tokens_and_words(
+    model: Path, own: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [json.loads(line) for line in run("score", model, "--test", own, "--json").splitlines()]
+    total, tokens = sum(record["log_probability"] for record in given), sum(len(record["tokens"]) for record in given)
+    words = sum(len(record["target"].split()) + 1 for record in given)
+    document = json.loads(run("score", model, "--test", own, "--perplexity", "--json"))
+    assert (document["pairs"], document["tokens"], document["words"]) == (4, tokens, words)
+    assert document["log_probability"] == pytest.approx(total, rel=1e-6)
+    assert document["perplexity_per_token"] == pytest.approx(math.exp(-total / tokens), rel=1e-5)
+    assert document["perplexity_per_word"] == pytest.approx(math.exp(-total / words), rel=1e-5)
+    twice = json.loads(run("score", model, "--test", own, "--test", own, "--perplexity", "--json"))
+    assert (twice["pairs"], twice["perplexity_per_token"]) == (8, pytest.approx(document["perplexity_per_token"], rel=1e-6))
+
+    lines = run("score", model, "--test", own, "--perplexity").splitlines()
+    assert lines[0].split() == ["perplexity", "per", "token", f"{document['perplexity_per_token']:,.4f}"]
+    assert lines[-1].split() == ["words", str(words)]
+    assert main(["score", str(model), "--test", str(own)]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 4
+    assert f"dragoman: perplexity {document['perplexity_per_token']:.3f} a token ({tokens} tokens)" in err
+    assert main(["score", str(model), "--test", str(own), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["score", str(model), "--test", str(own), "--perplexity", "--text"]) == 2
+    assert "--perplexity: there are no lines for --text" in capsys.readouterr().err
+
+
+def test_the_perplexity_a_word_counts_words_of_plain_text(tmp_path: Path, run: Run) -> None:
+    model = tiny_bundle(tmp_path / "joined", joiner="@@")
+    (tmp_path / "t.tsv").write_text("ona bek\tb@@ a bek\n", encoding="utf-8")
+    document = json.loads(run("score", model, "--test", tmp_path / "t.tsv", "--perplexity", "--json"))
+    assert (document["tokens"], document["words"]) == (4, 3)
+
+
+def test_weights_that_are_no_numbers_give_no_score(model: Path, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle = load_bundle(model)
+    with torch.no_grad():
+        next(bundle.model.parameters())[:] = torch.nan
+    save_bundle(bundle, tmp_path / "nan")
+    assert main(["score", str(tmp_path / "nan"), "--test", str(own)]) == 1
+    assert ": pair 1 has log-probability nan: damaged weights;" in capsys.readouterr().err
+
+
+def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
+    total = Perplexity()
+    total.add(Scored(("a",), (-1e4,), -1e4, -1e4), "")
+    assert (total.per_token, total.per_word) == (math.inf, math.inf)
 
 
 def test_lines_with_other_breaks_or_an_empty_side_are_scored_too(model: Path, tmp_path: Path, run: Run) -> None:

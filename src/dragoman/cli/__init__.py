@@ -19,8 +19,9 @@ from dragoman.errors import DragomanError
 VERBS = {
     "train": "Train a model on parallel text.",
     "translate": "Translate text: n lines in, n lines out.",
-    "evaluate": "Translate a test set and score it: BLEU and chrF.",
-    "score": "Log-probability of given translations.",
+    "evaluate": "Score the translations of a test set: BLEU, chrF, TER, and where they fail.",
+    "compare": "Models or translations on one test set: significance, differences, speed.",
+    "score": "Log-probability of given translations, and perplexity.",
     "report": "The report of a run: curves, evaluations, samples, settings on one page.",
     "average": "Average the last checkpoints of a run into one model.",
     "inspect": "Facts of a model or a run, and what looks wrong.",

@@ -73,7 +73,7 @@ def demo(
         data = ["--train", f"{text / 'train'}", "--valid", f"{text / 'valid'}"]
         _run("train", name, "--config", f"{settings}", *data, "--seed", f"{seed}", *limit, "--out", f"{run}")
         print(f"\n{DATES['test']} dates that are in no training line, each in {len(examples)} forms:\n")
-        _run("evaluate", f"{run}", "--test", f"{text / 'test'}")
+        _run("evaluate", f"{run}", "--test", f"{text / 'test'}", "--examples", "2")
         print(f"\n$ cat {text / 'examples'}.{source}", *examples, sep="\n")
         print()
         _run("translate", f"{run}", f"{text / 'examples'}.{source}")

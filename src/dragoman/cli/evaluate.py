@@ -1,39 +1,73 @@
-"""``dragoman evaluate``: a test set through a model, scored."""
+"""``dragoman evaluate``: a test set through a model, or translations that are there, scored."""
 
 import os
-from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, ModelPath, Quiet, TestPaths
+from dragoman.cli.evaluation_options import (
+    Bootstrap,
+    Lowercase,
+    Metrics,
+    Page,
+    Pair,
+    References,
+    Seed,
+    TestSets,
+    Tokenize,
+    check_page,
+    languages_of,
+    read_hypotheses,
+)
+from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
 from dragoman.errors import UsageError
 
 if TYPE_CHECKING:
-    from dragoman.evaluation.evaluate import Evaluation
+    from dragoman.evaluation.systems import System
+    from dragoman.evaluation.testset import TestSet
+
+OptionalModel = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="A run folder (its best checkpoint), a checkpoint folder, or a bundle; or --hypotheses instead.",
+    ),
+]
+Hypotheses = Annotated[
+    Path | None,
+    typer.Option("--hypotheses", metavar="FILE", help="Score the translations of this file, one a line; - is standard input."),
+]
+SegmentLevel = Annotated[
+    bool,
+    typer.Option(
+        "--segment-level", help="Print the scores of each sentence instead, a line each, tabs between; with --json, beside the others."
+    ),
+]
+Examples = Annotated[int, typer.Option("--examples", min=0, metavar="N", help="How many of the best and of the worst sentences to show.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="HYP", help="Also write the translations, one a line, to this file. Default: none."),
+]
 
 
 def evaluate(
-    model: ModelPath,
-    test: TestPaths,
-    tokenize: Annotated[
-        str,
-        typer.Option(
-            "--tokenize",
-            metavar="NAME",
-            help="sacreBLEU's word splitter for BLEU: 13a, none (text that is tokenised already), intl, zh, char, ja-mecab or ko-mecab.",
-        ),
-    ] = "13a",
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF; off by default, and part of the signatures.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="HYP", help="Also write the translations, one a line, to this file. Default: none."),
-    ] = None,
+    model: OptionalModel = None,
+    test: TestSets = None,
+    reference: References = None,
+    hypotheses: Hypotheses = None,
+    pair: Pair = None,
+    metric: Metrics = None,
+    tokenize: Tokenize = "13a",
+    lowercase: Lowercase = False,
+    bootstrap: Bootstrap = 1000,
+    seed: Seed = 12345,
+    segment_level: SegmentLevel = False,
+    examples: Examples = 10,
+    html: Page = None,
+    output: Output = None,
     beam: Beam = None,
     alpha: Alpha = None,
     max_length: MaxLength = None,
@@ -41,51 +75,84 @@ def evaluate(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Translate a test set and score it: BLEU and chrF from 0 to 100 with sacreBLEU's signatures, and the percentage of exact matches.
+    """Score the translations of a test set: by a MODEL, or those of --hypotheses.
 
-    Only figures with the same signature can be compared. The seconds are those of translating, without loading the model.
+    BLEU, chrF and TER by sacreBLEU, with its signatures and 95 % intervals, the BLEU of the paper's Table 2, and exact matches; then scores
+    by the length of the source, counts of words unknown, copied and repeated, and the best and the worst sentences.
+
+    Only figures with the same signature can be compared; bs and seed in it are those of the interval. A difference smaller than the
+    interval may be chance: `dragoman compare` tells. The seconds are those of translating, without loading the model.
     """
     if quiet:
         hush()
-    if str(output) == "-":
-        raise UsageError("--output -: standard output holds the scores; give a file")
-    from dragoman.evaluation.metrics import check_tokenizer
+    search = {"beam": beam, "alpha": alpha, "max_length": max_length}
+    _check(model, hypotheses, pair, {**search, "output": output})
+    check_page(html)
+    from dragoman.evaluation.measures import choose_measures
 
-    check_tokenizer(tokenize)
-    from dragoman.data.formats.pairs import read_pairs
+    choose_measures(metric or [], tokenize=tokenize)  # a wrong name is said before a model is at work
+    with open_output(html or Path(os.devnull)) as page:
+        if model is not None:
+            found = _translated(model, test or [], reference or [], search=search, device=device, output=output)
+        else:
+            found = _given(hypotheses or Path("-"), test or [], reference or [], languages_of(pair))
+        system, plain, target = found
+        from dragoman.cli import evaluation_text as text
+        from dragoman.evaluation.evaluate import evaluate_texts
+        from dragoman.evaluation.pages import evaluation_page
+
+        measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase, language=target)
+        report = evaluate_texts(system.texts, plain, measures, resamples=bootstrap, seed=seed, every_sentence=segment_level)
+        page.write(evaluation_page(system, report, target=target, most=examples) if html else "")
+    if as_json:
+        named = {"model" if model else "hypotheses": system.name, "test": test or [], "references": [str(path) for path in reference or []]}
+        print_json({**named, **text.document(system, report, most=examples, segments=segment_level)})
+    elif segment_level:
+        text.print_segments(report)
+    else:
+        text.print_report(system, report, most=examples)
+
+
+def _check(model: Path | None, hypotheses: Path | None, pair: str | None, of_model: dict[str, Any]) -> None:
+    """Raise UsageError unless there is either a model or a file of translations, and options that belong to it."""
+    if (model is None) == (hypotheses is None):
+        both = "not both" if model else "one of them"
+        raise UsageError(f"give a MODEL to translate with, or --hypotheses FILE with translations that are there: {both}")
+    if model is not None and model.is_file():
+        raise UsageError(f"{model}: a file, and a MODEL is a folder; for translations that are there, write --hypotheses {model}")
+    if model is not None and pair is not None:
+        raise UsageError("--pair: the model tells its languages; leave it out")
+    useless = [f"--{name.replace('_', '-')}" for name, value in of_model.items() if value is not None]
+    if hypotheses is not None and useless:
+        raise UsageError(f"{', '.join(useless)}: for a MODEL that translates; with --hypotheses leave it out")
+    if str(of_model["output"]) == "-":
+        raise UsageError("--output -: standard output holds the scores; give a file")
+
+
+def _translated(
+    model: Path, specs: list[str], references: list[Path], *, search: dict[str, Any], device: str, output: Path | None
+) -> tuple["System", "TestSet", str]:
+    """A model's translations, which are in the file ``output`` before anything is scored; the test set in plain text; its target's code."""
+    if not specs:
+        raise UsageError("no test set; give --test PATH, whose sources the model translates")
     from dragoman.decoding.translate import Translator
-    from dragoman.evaluation.evaluate import evaluate_translator
+    from dragoman.evaluation.systems import translating_system
+    from dragoman.evaluation.testset import read_test_set
 
     translator = Translator.load(model, device=device)
-    languages = translator.bundle.config.data
-    pairs = list(chain.from_iterable(read_pairs(spec, languages.source, languages.target) for spec in test))
-    notify(f"translating {len(pairs):,} sentences")
+    bundle = translator.bundle
+    test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))
+    notify(f"translating {len(test):,} sentences")
     with open_output(output or Path(os.devnull)) as stream:
-        evaluation = evaluate_translator(
-            translator, pairs, tokenize=tokenize, lowercase=lowercase, beam=beam, alpha=alpha, max_length=max_length
-        )
-        stream.writelines(f"{one_line(translation.text)}\n" for translation in evaluation.translations)
-    if as_json:
-        print_json({"model": str(model), "test": test, **_facts(evaluation)})
-    else:
-        _print(evaluation)
+        system = translating_system(str(model), translator, test, **search)
+        stream.writelines(f"{one_line(text)}\n" for text in system.texts)
+    return system, test.plain(bundle.source_tokenizer, bundle.target_tokenizer), bundle.config.data.target
 
 
-def _facts(evaluation: "Evaluation") -> dict[str, Any]:
-    scores = asdict(evaluation.scores)
-    sentences = scores.pop("lines")
-    return {"sentences": sentences, **scores, "exact_match": evaluation.exact_match, "seconds": evaluation.seconds}
+def _given(path: Path, specs: list[str], references: list[Path], languages: tuple[str, str] | None) -> tuple["System", "TestSet", str]:
+    """Translations that are there, the test set, and the code of its target language, if it is known."""
+    from dragoman.evaluation.systems import given_system
+    from dragoman.evaluation.testset import read_test_set
 
-
-def _print(evaluation: "Evaluation") -> None:
-    scores = evaluation.scores
-    details = scores.bleu_details
-    precisions = "/".join(f"{precision:.1f}" for precision in details.precisions)
-    print(f"BLEU         {scores.bleu:6.2f}  {scores.bleu_signature}")
-    print(
-        f"                     n-grams {precisions}, brevity penalty {details.brevity_penalty:.3f}, "
-        f"{details.hypothesis_length:,} words for {details.reference_length:,}"
-    )
-    print(f"chrF         {scores.chrf:6.2f}  {scores.chrf_signature}")
-    print(f"exact match  {evaluation.exact_match:6.2f}  % of {scores.lines:,} sentences")
-    print(f"seconds      {evaluation.seconds:6.1f}  {scores.lines / max(evaluation.seconds, 1e-9):,.1f} sentences a second")
+    test = read_test_set(specs, references, languages)
+    return given_system(str(path), read_hypotheses(path), test), test, languages[1] if languages else ""

@@ -15,6 +15,28 @@ TestPaths = Annotated[
         "May be given several times; they are concatenated.",
     ),
 ]
+TextFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILE",
+        show_default=False,
+        help="Text in UTF-8, one sentence a line, plain or .gz, .xz, .zst; - is standard input. Default: standard input.",
+    ),
+]
+Translations = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Where translations go; - is standard output. Default: standard output."),
+]
+Scores = Annotated[
+    bool,
+    typer.Option(
+        "--scores",
+        help="Put the score (log-probability over the length penalty) and a tab before each line; --n-best and --json have it anyway.",
+    ),
+]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Write one JSON object for each line: text, scores, tokens and, with --n-best, alternatives.")
+]
 Beam = Annotated[
     int | None,
     typer.Option(
@@ -44,6 +66,44 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Keep standard error empty: no notices, no progress; what stops the program is still said."),
+]
+
+# Of `dragoman translate`
+
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with an interrupted translation into -o FILE: the same text, model and options; only what is missing is translated. "
+        "Without one, begin.",
+    ),
+]
+AlignFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--align",
+        metavar="FILE",
+        help="Write an alignment for each line in: `i-j` for source word i and output word j, from 0, where words are what stands between "
+        "white space; from the attention of --align-layer. With --json the objects have it too. Default: none.",
+    ),
+]
+AlignLayer = Annotated[
+    int | None,
+    typer.Option(
+        "--align-layer",
+        metavar="N",
+        min=1,
+        help="The decoder layer, from 1, whose attention, averaged over its heads, gives alignments. Default: the last but one.",
+    ),
+]
+AttentionPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--attention",
+        metavar="FILE.npz",
+        help="Write the attention to the source of every decoder layer and head as arrays: for line N `N.attention` (layers, heads, output "
+        "tokens, source tokens) and the tokens `N.target` and `N.source`. Default: none.",
+    ),
 ]
 
 # Of `dragoman train`

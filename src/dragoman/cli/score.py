@@ -1,18 +1,19 @@
-"""``dragoman score``: what a model thinks of translations that are already there."""
+"""``dragoman score``: what a model thinks of translations that are already there, one by one and all together."""
 
+import math
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Alpha, Device, ModelPath, Quiet, TestPaths
-from dragoman.cli.streams import hush, json_line, one_line
-from dragoman.errors import DragomanError
+from dragoman.cli.streams import hush, json_line, notify, one_line, print_json
+from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
-    from dragoman.decoding.score import Scored
+    from dragoman.decoding.score import Perplexity, Scored
     from dragoman.decoding.translate import Translator
 
 PAIRS_AT_ONCE = 4096
@@ -23,8 +24,15 @@ def score(
     test: TestPaths,
     text: Annotated[bool, typer.Option("--text", help="Put a tab and the given translation at the end of each line.")] = False,
     alpha: Alpha = None,
+    perplexity: Annotated[
+        bool, typer.Option("--perplexity", help="Print the perplexity of the corpus, a token and a word, instead of a line for each pair.")
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object for each pair: texts, log-probability, score, tokens and token scores.")
+        bool,
+        typer.Option(
+            "--json",
+            help="One JSON object for each pair: texts, log-probability, score, tokens and token scores; with --perplexity one of all.",
+        ),
     ] = False,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -34,24 +42,58 @@ def score(
     One line for each pair, in order: `LOG_PROBABILITY<tab>TOKENS`. The natural logarithm is summed over the target's tokens, the end token
     included, as in the scores of translate; TOKENS is their number. With --alpha the score after the length penalty is a third column;
     --json has it always.
+
+    The perplexity of it all is said on standard error, and with --perplexity on standard output: exp of minus the sum over the number of
+    tokens, as in the paper's Table 3, and over the number of words between spaces, which does not depend on the vocabulary; both numbers
+    count one end for each pair.
     """
     if quiet:
         hush()
+    if perplexity and (text or alpha is not None):
+        raise UsageError("--perplexity: there are no lines for --text or --alpha; leave them out")
     from dragoman.data.formats.pairs import read_pairs
+    from dragoman.decoding.score import Perplexity
     from dragoman.decoding.translate import Translator
 
     translator = Translator.load(model, device=device)
     languages = translator.bundle.config.data
+    total, plain = Perplexity(), translator.bundle.target_tokenizer.plain
     for spec in test:
         pairs = read_pairs(spec, languages.source, languages.target)
         for number, (source, target, scored) in enumerate(_scored(translator, pairs, spec, alpha), start=1):
+            total.add(scored, plain(target))
+            if perplexity:
+                continue
             if as_json:
                 sys.stdout.write(_json_line(number, source, target, scored))
             else:
-                columns = [f"{scored.log_probability:.6f}", str(len(scored.tokens))]
-                columns += [f"{scored.score:.6f}"] if alpha is not None else []
-                columns += [one_line(target)] if text else []
-                print("\t".join(columns))
+                print(_columns(target if text else None, scored, with_score=alpha is not None))
+    _conclude(total, {"model": str(model), "test": test}, asked=perplexity, as_json=as_json)
+
+
+def _conclude(total: "Perplexity", named: dict[str, Any], *, asked: bool, as_json: bool) -> None:
+    """Print the perplexity, or say it on standard error where nobody asked."""
+    if not asked:
+        notify(
+            f"perplexity {total.per_token:.3f} a token ({total.tokens:,} tokens), {total.per_word:.3f} a word ({total.words:,} words), "
+            f"one end for each of {total.pairs:,} pairs among them"
+        )
+    elif as_json:
+        print_json({**named, **_facts(total)})
+    else:
+        for name, value in _facts(total).items():
+            print(f"{name.replace('_', ' '):<21}{value:,.4f}" if isinstance(value, float) else f"{name.replace('_', ' '):<21}{value}")
+
+
+def _facts(total: "Perplexity") -> dict[str, int | float | None]:
+    shown = {"perplexity_per_token": total.per_token, "perplexity_per_word": total.per_word}
+    return {
+        **{name: value if math.isfinite(value) else None for name, value in shown.items()},  # JSON knows no infinity
+        "log_probability": total.log_probability,
+        "pairs": total.pairs,
+        "tokens": total.tokens,
+        "words": total.words,
+    }
 
 
 def _scored(
@@ -67,6 +109,12 @@ def _scored(
             raise DragomanError(f"{spec}: {error}{counted}") from None
         yield from zip(sources, targets, scored, strict=True)
         first += len(some)
+
+
+def _columns(target: str | None, scored: "Scored", *, with_score: bool) -> str:
+    columns = [f"{scored.log_probability:.6f}", str(len(scored.tokens))]
+    columns += [f"{scored.score:.6f}"] if with_score else []
+    return "\t".join(columns if target is None else [*columns, one_line(target)])
 
 
 def _json_line(number: int, source: str, target: str, scored: "Scored") -> str:

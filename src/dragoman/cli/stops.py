@@ -1,4 +1,4 @@
-"""How a training ends: at a signal, and what is said when it has ended."""
+"""How long work ends: a training or a translation at a signal, and what is said when a training has ended."""
 
 import signal
 from collections.abc import Iterator
@@ -8,10 +8,35 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from dragoman.cli.streams import notify
+from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
     from dragoman.training.log import RunLog
     from dragoman.training.trainer import Trainer
+
+
+class _TerminatedError(DragomanError):
+    exit_status = 128 + signal.SIGTERM
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM while the block runs ends it as Ctrl-C does, so that what was done is recorded and said; status 143."""
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if received:
+            raise _TerminatedError("terminated") from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

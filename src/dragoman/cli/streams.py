@@ -17,6 +17,9 @@ from typing import Any, TextIO
 from dragoman.errors import DragomanError
 
 CHUNK_BYTES = 1 << 19
+RECORD_SUFFIX = ".partial.json"
+"""Behind the name of an output: what is known of its unfinished translation."""
+
 _BULK_BYTES = 1 << 15
 _BULK_PATIENCE_SECONDS = 0.05
 _TURN_SECONDS = 10.0
@@ -58,6 +61,27 @@ class _Notices(logging.Handler):
         mark = "warning: " if record.levelno >= logging.WARNING else ""
         with suppress(OSError, ValueError):
             print(f"dragoman: {mark}{one_line(record.getMessage())}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def few_of_a_kind(most: int = 20) -> Iterator[None]:
+    """While the block runs, no more than ``most`` warnings of one kind are said, and then that there are more."""
+    seen: dict[str, int] = {}
+    logger = logging.getLogger("dragoman")
+
+    def passes(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        seen[record.msg] = seen.get(record.msg, 0) + 1
+        if seen[record.msg] == most + 1:
+            logger.info("more lines like the last one are not named")
+        return seen[record.msg] <= most
+
+    logger.addFilter(passes)
+    try:
+        yield
+    finally:
+        logger.removeFilter(passes)
 
 
 def hush() -> None:
@@ -181,7 +205,9 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
         return
     path = Path(os.path.realpath(path))
     direct = path.exists() and not path.is_file()
-    partial = path if direct else path.with_name(path.name + ".partial")
+    partial = path if direct else partial_of(path)
+    if path.with_name(path.name + RECORD_SUFFIX).exists():
+        raise DragomanError(f"{partial}: holds an unfinished translation; go on with it by `dragoman translate --resume`, or remove both")
     try:
         stream = partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
@@ -196,6 +222,11 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
         raise
     if not direct:
         os.replace(partial, path)
+
+
+def partial_of(path: Path) -> Path:
+    """Where a file is until it is whole."""
+    return path.with_name(path.name + ".partial")
 
 
 def _keep_partial(partial: Path, direct: bool) -> None:

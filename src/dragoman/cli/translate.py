@@ -1,49 +1,77 @@
 """``dragoman translate``: lines in, as many lines out, in order, each as soon as it is translated."""
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from io import StringIO
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from dragoman.cli.options import Alpha, Beam, Device, MaxLength, ModelPath, Quiet
-from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, hush, json_line, notify, one_line, open_descriptor, open_output
-from dragoman.data.formats.lines import COMPRESSED, decode_line, read_lines
-from dragoman.errors import DragomanError, UsageError
+from dragoman.cli import search_options as ask
+from dragoman.cli.options import (
+    AlignFile,
+    AlignLayer,
+    Alpha,
+    AttentionPath,
+    Beam,
+    Device,
+    JsonLines,
+    ModelPath,
+    Quiet,
+    Resume,
+    Scores,
+    TextFiles,
+    Translations,
+)
+from dragoman.cli.rounds import Done, Work
+from dragoman.cli.streams import hush, json_line, one_line
+from dragoman.cli.whole_files import Job, identity_of, translate_files
+from dragoman.cli.windows import Window
+from dragoman.errors import UsageError
 
 if TYPE_CHECKING:
-    from dragoman.decoding.translate import Translation
+    from dragoman.cli.attention_file import AttentionFile
+    from dragoman.decoding.alignment import Alignment
+    from dragoman.decoding.translate import Translation, Translator
+
+Write = Callable[[TextIO, int, "Translation", "Alignment | None"], None]
+_LOOKED_AT_ONCE = 64
 
 
 def translate(
+    context: typer.Context,
     model: ModelPath,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE",
-            show_default=False,
-            help="Text in UTF-8, one sentence a line, plain or .gz, .xz, .zst; - is standard input. Default: standard input.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where translations go; - is standard output. Default: standard output."),
-    ] = None,
+    files: TextFiles = None,
+    output: Translations = None,
     beam: Beam = None,
     alpha: Alpha = None,
-    n_best: Annotated[int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam.")] = 1,
-    scores: Annotated[
-        bool,
-        typer.Option(
-            "--scores",
-            help="Put the score (log-probability over the length penalty) and a tab before each line; --n-best and --json have it anyway.",
-        ),
-    ] = False,
-    max_length: MaxLength = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write one JSON object for each line: text, scores, tokens and, with --n-best, alternatives.")
-    ] = False,
+    n_best: ask.NBest = 1,
+    scores: Scores = False,
+    max_length: ask.LongestOutput = None,
+    min_length: ask.ShortestOutput = None,
+    no_repeat_ngram: ask.NoRepeatNgram = 0,
+    repetition_guard: ask.RepetitionGuard = 24,
+    prefix: ask.Beginnings = None,
+    glossary: ask.GlossaryFile = None,
+    require: ask.Require = None,
+    forbid: ask.Forbid = None,
+    ensemble: ask.Ensemble = None,
+    diverse_groups: ask.DiverseGroups = 1,
+    diversity: ask.Diversity = None,
+    sample: ask.Sample = False,
+    samples: ask.Samples = None,
+    temperature: ask.Temperature = None,
+    top_k: ask.TopK = None,
+    top_p: ask.TopP = None,
+    seed: ask.Seed = None,
+    mbr: ask.Mbr = None,
+    as_json: JsonLines = False,
+    resume: Resume = False,
+    align: AlignFile = None,
+    align_layer: AlignLayer = None,
+    attention: AttentionPath = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -54,119 +82,110 @@ def translate(
     begins with one, such as >>de<<; `dragoman inspect MODEL` shows them.
 
     With --n-best N each translation is a line `NUMBER<tab>SCORE<tab>TEXT`, where NUMBER is the input line, from 1, over all files. A line
-    break of any kind inside a translation is written as a space; --json keeps the text as it is. With -o the file appears when all is done.
+    break of any kind inside a translation is written as a space; --json keeps the text as it is.
+
+    With -o FILE the translations gather in FILE.partial, which becomes FILE when all is done; after an interruption --resume goes on from
+    there. `torchrun --nproc-per-node N -m dragoman translate ...` shares the text out among N processes, with the same output.
     """
     if quiet:
         hush()
     if scores and (as_json or n_best > 1):
         raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
-    files = files or [Path("-")]
-    _check_files(files)
+    alignment = _alignment_file(align, align_layer, as_json)
+    write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
+    job = Job(files or [Path("-")], output, alignment, attention, resume, device, prefix)
+    layer = align_layer if align is None else align_layer or 0
+    translate_files(job, partial(identity_of, model, context.params), partial(_load, context.params, write, layer))
+
+
+def _alignment_file(path: Path | None, layer: int | None, as_json: bool) -> Path | None:
+    if path is None and layer is not None:
+        raise UsageError("--align-layer chooses what --align writes; give --align FILE as well, or with --json --align -")
+    if str(path) == "-" and not as_json:
+        raise UsageError("--align -: standard output is for the translations; give a file, or --json, whose objects have the alignments")
+    return None if str(path) == "-" else path
+
+
+def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str, attention: "AttentionFile | None") -> Work:
+    """What is done with a window of lines; ``asked`` are the parameters of the command.
+
+    ``layer`` is that of the alignments, 0 for the usual one, None for no alignments.
+    """
+    settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator
 
-    translator = Translator.load(model, device=device)
-    write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
-    done = 0
-    with open_output(output) as stream:
-        for place, first_line, chunk in _texts(files):
-            translations = translator.translate(
-                chunk, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, place=place, first_line=first_line
-            )
-            for line, translation in enumerate(translations, start=done + 1):
-                write(stream, line, translation)
-            stream.flush()
-            done += len(chunk)
+    translator, beginnings = (
+        Translator.load(asked["model"], device=device, ensemble=asked["ensemble"] or ()),
+        ask.PrefixLines(asked["prefix"]),
+    )
+    if layer is not None:
+        from dragoman.decoding.alignment import check_layer
+
+        check_layer(translator.bundle.model, layer)
+
+    def work(window: Window) -> Done:
+        window, prefixes = beginnings.split(window)
+        translations = translator.translate(window.texts, **settings, prefixes=prefixes, place=window.place, first_line=window.first_line)
+        alignments = _alignments(translator, window, translations, layer)
+        stream = StringIO()
+        for number, translation, alignment in zip(count(window.number), translations, alignments, strict=False):
+            write(stream, number, translation, alignment)
+        if attention is not None:
+            _write_attention(attention, translator, window, translations)
+        return Done(
+            stream.getvalue(),
+            "".join(f"{each.pharaoh()}\n" for each in alignments if each is not None),
+            tokens=sum(len(translation.tokens) for translation in translations),
+            split=sum(len(translation.parts) > 1 for translation in translations),
+            **ask.what_to_say(window.number, translations),
+        )
+
+    return work
 
 
-def _texts(files: list[Path]) -> Iterator[tuple[str, int, list[str]]]:
-    """The lines of all files in groups that have arrived together, each with its file and the number of its first line there.
+def _alignments(
+    translator: "Translator", window: Window, translations: Sequence["Translation"], layer: int | None
+) -> Sequence["Alignment | None"]:
+    if layer is None:
+        return [None] * len(translations)
+    from dragoman.decoding.alignment import align
 
-    A fault is raised after the lines before it have been given.
-    """
-    for path in files:
-        place = "standard input" if str(path) == "-" else str(path)
-        first_line = 1
-        for texts in _groups(path, place):
-            yield place, first_line, texts
-            first_line += len(texts)
+    return align(translator.bundle, window.texts, translations, layer=layer or None)
 
 
-def _groups(path: Path, place: str) -> Iterator[list[str]]:
-    if str(path) == "-":
-        _check_standard_input()
-        yield from _decoded(arriving_lines(0, place), place)
-    elif path.suffix in COMPRESSED:
-        yield from _grouped(read_lines(path))
-    else:
-        with open_descriptor(path) as descriptor:
-            yield from _decoded(arriving_lines(descriptor, place), place)
+def _write_attention(file: "AttentionFile", translator: "Translator", window: Window, translations: Sequence["Translation"]) -> None:
+    """A few lines at a time, for all heads of all layers are much."""
+    from dragoman.decoding.alignment import attention, source_tokens
+
+    for start in range(0, len(translations), _LOOKED_AT_ONCE):
+        some = translations[start : start + _LOOKED_AT_ONCE]
+        for place, (translation, weights) in enumerate(zip(some, attention(translator.bundle, some), strict=True), start=start):
+            file.add(window.number + place, weights, source_tokens(translator.bundle, translation), translation.tokens)
 
 
-def _check_files(files: list[Path]) -> None:
-    for path in files:
-        if str(path) != "-" and not path.exists():
-            raise DragomanError(f"{path}: no such file; give text files, or - for standard input")
-
-
-def _check_standard_input() -> None:
-    if sys.stdin is None:
-        raise DragomanError("standard input is closed; give a file, or redirect text into the command")
-    if sys.stdin.isatty():
-        notify("type or paste text, one sentence a line; Ctrl-D ends")
-
-
-def _decoded(groups: Iterable[list[bytes]], place: str) -> Iterator[list[str]]:
-    number = 0
-    for group in groups:
-        texts = []
-        try:
-            for raw in group:
-                number += 1
-                texts.append(decode_line(raw, place, number))
-        except DragomanError:
-            if texts:
-                yield texts
-            raise
-        yield texts
-
-
-def _grouped(lines: Iterator[str]) -> Iterator[list[str]]:
-    texts: list[str] = []
-    size = 0
-    try:
-        for line in lines:
-            texts.append(line)
-            size += len(line)
-            if size >= CHUNK_BYTES:
-                yield texts
-                texts, size = [], 0
-    except DragomanError:
-        if texts:
-            yield texts
-        raise
-    if texts:
-        yield texts
-
-
-def _write_text(stream: TextIO, number: int, translation: "Translation") -> None:
+def _write_text(stream: TextIO, number: int, translation: "Translation", alignment: "Alignment | None" = None) -> None:
     stream.write(f"{one_line(translation.text)}\n")
 
 
-def _write_scores(stream: TextIO, number: int, translation: "Translation") -> None:
+def _write_scores(stream: TextIO, number: int, translation: "Translation", alignment: "Alignment | None" = None) -> None:
     stream.write(f"{translation.score:.6f}\t{one_line(translation.text)}\n")
 
 
-def _write_n_best(stream: TextIO, number: int, translation: "Translation") -> None:
+def _write_n_best(stream: TextIO, number: int, translation: "Translation", alignment: "Alignment | None" = None) -> None:
     for each in (translation, *translation.alternatives):
         stream.write(f"{number}\t{each.score:.6f}\t{one_line(each.text)}\n")
 
 
-def _write_json(stream: TextIO, number: int, translation: "Translation") -> None:
+def _write_json(stream: TextIO, number: int, translation: "Translation", alignment: "Alignment | None" = None) -> None:
     alternatives = [_record(each) for each in translation.alternatives]
-    stream.write(json_line({"line": number, **_record(translation), "alternatives": alternatives}))
+    links = {} if alignment is None else alignment.record()
+    stream.write(json_line({"line": number, **_record(translation), **links, "alternatives": alternatives}))
 
 
 def _record(translation: "Translation") -> dict[str, Any]:
+    terms = [
+        {"source": term.source, "target": term.target, "met": term in translation.met} for term in (*translation.met, *translation.missed)
+    ]
     return {
         "text": translation.text,
         "score": translation.score,
@@ -174,4 +193,7 @@ def _record(translation: "Translation") -> dict[str, Any]:
         "tokens": translation.tokens,
         "token_scores": translation.token_scores,
         "reached_limit": translation.reached_limit,
+        "stop": translation.stop,
+        **({"terms": terms} if terms else {}),
+        **({"utility": translation.utility} if translation.utility is not None else {}),
     }

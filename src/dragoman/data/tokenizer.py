@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import re
+from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -142,6 +143,18 @@ class Tokenizer:
         special = {self.pad, self.bos, self.eos, *self.tags.values()}
         return self.plain(self.backend.decode([token for token in ids if token not in special], skip_special_tokens=False))
 
+    def encoded_spans(self, text: str) -> list[tuple[int, int]]:
+        """Where in ``text`` each id of ``encode(text)`` comes from: its first character and the one after its last."""
+        return list(self.backend.encode(text, add_special_tokens=False).offsets)
+
+    def decoded_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Where in ``decode(ids)`` each id is: its first character and the one after its last. Ids that share a character all have it;
+        those without text have nothing.
+        """
+        special = {self.pad, self.bos, self.eos, *self.tags.values()}
+        entries = ["" if token in special else self.backend.id_to_token(token) or "" for token in ids]
+        return _spans_of_bytes(entries) if self.kind == "bpe" else _spans_of_words(entries, self.joiner)
+
     def token(self, id: int) -> str:
         """One vocabulary entry for display; bytes that are no character by themselves read ``\\xe2``."""
         entry = self.backend.id_to_token(id)
@@ -150,6 +163,19 @@ class Tokenizer:
         if self.kind == "whitespace" or id in (self.pad, self.bos, self.eos, self.unk, *self.tags.values()):
             return entry.strip(" ")
         return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
+
+    def piece(self, id: int) -> bytes:
+        """What an entry adds to a text, in UTF-8, which may be a part of a character: ``b" horse"``; nothing for a special token.
+
+        With ``whitespace`` the space after a word belongs to it, and none follows a piece with the joiner.
+        """
+        entry = self.backend.id_to_token(id)
+        if entry is None or id in (self.pad, self.bos, self.eos, *self.tags.values()):
+            return b""
+        if self.kind == "bpe":
+            return entry.encode() if id == self.unk else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
+        joined = self.joiner and entry.endswith(self.joiner)
+        return (entry.removesuffix(self.joiner) if joined else f"{entry} ").encode()
 
     def plain(self, text: str) -> str:
         """Segmented text as plain text: without the joiners. Text itself where there is no joiner."""
@@ -210,6 +236,30 @@ class Tokenizer:
         if self.tags:
             special["tags"] = dict(self.tags)
         return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)
+
+
+def _spans_of_bytes(entries: Sequence[str]) -> list[tuple[int, int]]:
+    decoder = getincrementaldecoder("utf-8")("replace")
+    count, spans = 0, []  # characters so far
+    for entry in entries:
+        places = []
+        for character in entry:
+            byte = _BYTE_OF_CHARACTER.get(character)
+            count += len(decoder.decode(character.encode() if byte is None else bytes((byte,))))
+            places.append(count - (0 if decoder.getstate()[0] else 1))
+        spans.append((places[0], places[-1] + 1) if places else (count, count))
+    lead = int("".join(entries).startswith("Ġ"))  # the space that decoding takes away
+    return [(max(start - lead, 0), max(end - lead, 0)) for start, end in spans]
+
+
+def _spans_of_words(entries: Sequence[str], joiner: str) -> list[tuple[int, int]]:
+    place, spans = 0, []
+    for entry in entries:
+        joined = bool(joiner and entry.endswith(joiner))
+        end = place + len(entry) - (len(joiner) if joined else 0)
+        spans.append((place, end))
+        place = end + int(bool(entry) and not joined)
+    return spans
 
 
 def tag_text(name: str) -> str:

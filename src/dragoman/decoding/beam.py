@@ -6,15 +6,20 @@ The rule. At every step each sentence keeps its ``beam`` most probable continuat
 finished, the others live on, so a beam of 1 is exactly greedy. At a sentence's length limit only the end token may follow. A sentence
 is done as soon as no live hypothesis can still come among its ``n_best``: the live log-probability can only fall, so divided by the
 largest penalty ahead it bounds every score to come. On equal scores the hypothesis that finished first stays ahead.
+
+Two things may be asked for beside it: rules, which take continuations away before any is chosen, and another choice of the ``beam``
+continuations than the most probable.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from dragoman.decoding.rules import Rule, only_end
 from dragoman.decoding.step import State, StepModel
 from dragoman.errors import DragomanError, UsageError
 
@@ -46,7 +51,7 @@ def check_alpha(alpha: float) -> None:
 
 
 @dataclass(frozen=True)
-class _Live:
+class Live:
     """The sentences still searched and their live hypotheses; a total of -∞ marks a place that is empty."""
 
     sentence: Tensor  # (B,) place in the caller's batch
@@ -57,9 +62,34 @@ class _Live:
     tokens: Tensor  # (B, K, n)
     token_scores: Tensor  # (B, K, n)
 
-    def select(self, kept: Tensor) -> "_Live":
+    def select(self, kept: Tensor) -> "Live":
         """The sentences where ``kept`` (B,) is True."""
-        return _Live(*(getattr(self, field.name)[kept] for field in fields(self)))
+        return Live(*(getattr(self, field.name)[kept] for field in fields(self)))
+
+
+class Chosen(NamedTuple):
+    """The continuations that live on or end, at most as many as the beam: each a live hypothesis and one token more, (B, K) all four.
+
+    A total of -∞ marks a place that is empty.
+    """
+
+    total: Tensor  # log-probability of the whole
+    token_score: Tensor  # log-probability of the token
+    hypothesis: Tensor  # place of the hypothesis among those of its sentence
+    token: Tensor
+
+
+Choose = Callable[[Live, Tensor, int], Chosen]
+"""The choice among the continuations of the live hypotheses, by log-probabilities (B, K, V) and the beam."""
+
+
+def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
+    """The ``beam`` continuations of the highest log-probability, the best first; log_probs (B, K, V)."""
+    # A continuation among the best of all is among the best of its own row.
+    token_scores, tokens = log_probs.topk(min(beam, log_probs.size(2)))  # (B, K, k)
+    totals = (live.total[..., None] + token_scores).flatten(1)  # (B, K·k)
+    total, place = totals.topk(min(beam, totals.size(1)))  # (B, K) with the new K
+    return Chosen(total, token_scores.flatten(1).gather(1, place), place // tokens.size(2), tokens.flatten(1).gather(1, place))
 
 
 @torch.inference_mode()
@@ -75,19 +105,18 @@ def beam_search(
     alpha: float,
     max_lengths: Sequence[int],
     n_best: int = 1,
+    rules: Sequence[Rule] = (),
+    choose: Choose = most_probable,
 ) -> list[list[Hypothesis]]:
     """The ``n_best`` hypotheses of each sentence, best score first, without duplicates.
 
     source (B, S) ids; source_mask (B, S), True at tokens; ``max_lengths`` the most target tokens of each sentence, end token included.
-    ``banned`` ids are never generated, while scores stay the model's own. Fewer than ``n_best`` come back only where fewer exist.
+    ``banned`` ids are never generated and ``rules`` take other continuations away, while scores stay the model's own. Fewer than ``n_best``
+    come back only where fewer exist; none for a sentence to which the rules leave no output.
     Raises UsageError for an ``n_best`` that is not between 1 and ``beam``, an ``alpha`` beyond ±10 or a length below 1, and DragomanError
-    for a sentence without any output of positive probability.
+    for a sentence without any output of positive probability, whatever the rules.
     """
-    if not 1 <= n_best <= beam:
-        raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
-    check_alpha(alpha)
-    if min(max_lengths, default=1) < 1:
-        raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
+    _check(beam, n_best, alpha, max_lengths)
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     live = _start(max_lengths, alpha, n_best, source.device)
     state = model.start(source, source_mask)
@@ -95,20 +124,39 @@ def beam_search(
     never = source.new_tensor(banned, dtype=torch.long)
     while len(tokens):
         log_probs, state = model.next(tokens, state)  # (N, V)
-        live, rows = _extend(live, log_probs.index_fill_(1, never, -math.inf), beam=beam, eos=eos)  # rows (B, K)
+        log_probs.index_fill_(1, never, -math.inf)
+        if rules:
+            _apply(rules, log_probs, live)
+        live, rows = _extend(live, log_probs, choose, beam=beam, eos=eos)  # rows (B, K)
         live = _finish(live, finished, alpha=alpha, eos=eos)
         going = _may_win(live, alpha)  # (B,)
         live, rows = live.select(going), rows[going].flatten()  # (N,)
         state = _reorder(model, state, rows, len(tokens))
         tokens = live.tokens[..., -1].flatten()  # (N,)
-    if not all(finished):
+    if not rules and not all(finished):
         raise DragomanError("a sentence has no output of positive probability: the model's weights are damaged; use an undamaged copy")
     return finished
 
 
-def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.device) -> _Live:
+def _check(beam: int, n_best: int, alpha: float, max_lengths: Sequence[int]) -> None:
+    if not 1 <= n_best <= beam:
+        raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+    check_alpha(alpha)
+    if min(max_lengths, default=1) < 1:
+        raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
+
+
+def _apply(rules: Sequence[Rule], log_probs: Tensor, live: Live) -> None:
+    """Each rule in turn, in place, on log_probs (N, V)."""
+    tokens = live.tokens.flatten(0, 1)  # (N, n)
+    sentence = live.sentence.repeat_interleave(live.tokens.size(1))  # (N,)
+    for rule in rules:
+        rule(log_probs, tokens, sentence)
+
+
+def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.device) -> Live:
     sentences = len(max_lengths)
-    return _Live(
+    return Live(
         sentence=torch.arange(sentences, device=device),
         limit=torch.tensor(max_lengths, device=device),
         limit_penalty=torch.tensor([length_penalty(limit, alpha) for limit in max_lengths], device=device),
@@ -119,34 +167,24 @@ def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.
     )
 
 
-def _extend(live: _Live, log_probs: Tensor, *, beam: int, eos: int) -> tuple[_Live, Tensor]:
-    """The ``beam`` most probable continuations of each sentence, and the rows (B, K) of log_probs (N, V) that they continue."""
+def _extend(live: Live, log_probs: Tensor, choose: Choose, *, beam: int, eos: int) -> tuple[Live, Tensor]:
+    """The chosen continuations of each sentence, and the rows (B, K) of log_probs (N, V) that they continue."""
     sentences, hypotheses, n = live.tokens.shape
+    log_probs = log_probs.view(sentences, hypotheses, -1)  # (B, K, V)
     at_limit = live.limit == n + 1  # (B,)
     if at_limit.any():
-        _only_end(log_probs.view(sentences, hypotheses, -1), at_limit, eos)
-    # A continuation among the best of all is among the best of its own row.
-    token_scores, tokens = log_probs.topk(min(beam, log_probs.size(1)))  # (N, k)
-    totals = live.total[..., None] + token_scores.view(sentences, hypotheses, -1)  # (B, K, k)
-    total, place = totals.flatten(1).topk(min(beam, totals[0].numel()))  # (B, K) with the new K
-    rows = place // tokens.size(1) + hypotheses * torch.arange(sentences, device=place.device)[:, None]  # (B, K)
-    column = place % tokens.size(1)
+        only_end(log_probs, at_limit, eos)
+    chosen = choose(live, log_probs, beam)
+    rows = chosen.hypothesis + hypotheses * torch.arange(sentences, device=live.limit.device)[:, None]  # (B, K) with the new K
     return replace(
         live,
-        total=total,
-        tokens=torch.cat((live.tokens.flatten(0, 1)[rows], tokens[rows, column][..., None]), -1),  # (B, K, n + 1)
-        token_scores=torch.cat((live.token_scores.flatten(0, 1)[rows], token_scores[rows, column][..., None]), -1),
+        total=chosen.total,
+        tokens=torch.cat((live.tokens.flatten(0, 1)[rows], chosen.token[..., None]), -1),  # (B, K, n + 1)
+        token_scores=torch.cat((live.token_scores.flatten(0, 1)[rows], chosen.token_score[..., None]), -1),
     ), rows
 
 
-def _only_end(log_probs: Tensor, at_limit: Tensor, eos: int) -> None:
-    """Leaves the end token alone possible, in place, where a sentence is at its limit; log_probs (B, K, V), at_limit (B,)."""
-    end = log_probs[..., eos].clone()  # (B, K)
-    log_probs[at_limit] = -math.inf
-    log_probs[..., eos] = end
-
-
-def _finish(live: _Live, finished: list[list[Hypothesis]], *, alpha: float, eos: int) -> _Live:
+def _finish(live: Live, finished: list[list[Hypothesis]], *, alpha: float, eos: int) -> Live:
     """Moves the hypotheses that have just ended to the finished ones, when they come among their sentence's n best."""
     n = live.tokens.size(2)
     n_best = live.best.size(1)
@@ -165,7 +203,7 @@ def _finish(live: _Live, finished: list[list[Hypothesis]], *, alpha: float, eos:
     return replace(live, total=live.total.masked_fill(ended, -math.inf), best=best_scores)
 
 
-def _may_win(live: _Live, alpha: float) -> Tensor:
+def _may_win(live: Live, alpha: float) -> Tensor:
     """Which sentences (B,) still have a live hypothesis that could come among the n best."""
     next_length = live.tokens.size(2) + 1
     largest_penalty = live.limit_penalty if alpha >= 0 else length_penalty(next_length, alpha)

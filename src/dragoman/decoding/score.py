@@ -3,6 +3,7 @@
 Shapes:  B pairs   S, T source and target tokens, end token included   D = d_model   V target vocabulary
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import check_alpha, length_penalty
+from dragoman.decoding.ensemble import mean_log_prob
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError
 from dragoman.model import Transformer
@@ -32,6 +34,44 @@ class Scored:
     score: float
 
 
+@dataclass
+class Perplexity:
+    """What a corpus of given translations is worth to a model, added up pair by pair.
+
+    ``tokens`` are the model's, ``words`` those between spaces of the plain text; both count one end for each pair, whose probability is in
+    the sum too.
+    """
+
+    pairs: int = 0
+    tokens: int = 0
+    words: int = 0
+    log_probability: float = 0.0
+
+    def add(self, scored: Scored, text: str) -> None:
+        """One pair more, with its target in plain text."""
+        self.pairs += 1
+        self.tokens += len(scored.tokens)
+        self.words += len(text.split()) + 1
+        self.log_probability += scored.log_probability
+
+    @property
+    def per_token(self) -> float:
+        """exp of the mean loss a token, in the unsmoothed likelihood: the paper's, which depends on the vocabulary."""
+        return _exp(-self.log_probability / self.tokens)
+
+    @property
+    def per_word(self) -> float:
+        """exp of the loss for each word: comparable between vocabularies, on the same text."""
+        return _exp(-self.log_probability / self.words)
+
+
+def _exp(value: float) -> float:
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
 def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_input: Tensor, target_output: Tensor) -> Tensor:
     """log P(target_output[t] | source, target_input[0 … t]), float32 (B, T).
 
@@ -48,11 +88,19 @@ def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_
     return torch.cat(parts).view(target_output.shape)  # (B, T)
 
 
-def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, alpha: float, batch_tokens: int) -> list[Scored]:
-    """The score of each target as the translation of its source, in order.
+def score_texts(
+    bundle: Bundle,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    alpha: float,
+    batch_tokens: int,
+    ensemble: Sequence[Transformer] = (),
+) -> list[Scored]:
+    """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
 
     Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts differ, for a language tag that is missing or unknown
-    and for a pair with more tokens than the model takes: nothing is cut.
+    and for a pair with more tokens than the model takes: nothing is cut; or whose log-probability is no finite number.
     """
     check_alpha(alpha)
     if len(sources) != len(targets):
@@ -73,9 +121,14 @@ def score_texts(bundle: Bundle, sources: Sequence[str], targets: Sequence[str], 
         source, source_mask = pad_rows([source_ids[place] for place in batch], pad=source_tokenizer.pad, device=device)
         target, _ = pad_rows([target_ids[place] for place in batch], pad=target_tokenizer.pad, device=device)
         target_input = torch.cat((torch.full_like(target[:, :1], target_tokenizer.bos), target[:, :-1]), 1)  # (B, T)
-        for place, row in zip(batch, score_pairs(bundle.model, source, source_mask, target_input, target).tolist(), strict=True):
+        by_model = [score_pairs(model, source, source_mask, target_input, target) for model in (bundle.model, *ensemble)]
+        for place, row in zip(batch, mean_log_prob(by_model).tolist(), strict=True):
             ids = target_ids[place]
             total = sum(row[: len(ids)])
             tokens = tuple(target_tokenizer.token(token) for token in ids)
             scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
-    return [scored[place] for place in range(len(sources))]
+    found = [scored[place] for place in range(len(sources))]
+    for number, each in enumerate(found, start=1):
+        if not math.isfinite(each.log_probability):
+            raise DragomanError(f"pair {number} has log-probability {each.log_probability}: damaged weights; use another copy of the model")
+    return found

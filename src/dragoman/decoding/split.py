@@ -8,18 +8,27 @@ from typing import NamedTuple
 from dragoman.config import Config
 from dragoman.errors import DragomanError
 
-# Places to cut, the best first; what matches is the white space between two pieces.
+# Signs that end a sentence where white space follows: Latin, Greek, Arabic, Devanagari, Armenian, Ethiopic, Myanmar, Khmer, Tibetan.
+_ENDS = ".!?…‽;؟۔।॥։።፧။។།"
+_CLAUSES = ",;:·،؛–—՝፣፤፥၊៖"
+_CLOSING = "\"'”’“‘»›)\\]"
+# East Asian text has no white space behind its signs, which are wide or half as wide.
+_WIDE_ENDS, _WIDE_CLAUSES, _WIDE_CLOSING = "。！？｡．", "，、；：､", "」』”’）｣】》〉"
+
+# Places to cut, the best first, after sentences, clauses and words; what matches is the white space between two pieces.
 _CUTS = [
     re.compile(pattern)
     for pattern in (
-        r"(?<=[.!?…؟۔।])\s+|(?<=[.!?…][\"'”’»)\]])\s+|(?<=[。！？])(?![」』”’）])\s*|(?<=[。！？][」』”’）])\s*",  # sentences
-        r"(?<=[,;:،؛–—])\s+|(?<=[，、；：])\s*",  # clauses
-        r"\s+",  # words
+        rf"(?<=[{_ENDS}])(?<!\.)\s+|(?<=\.)\s+(?![a-zß-öø-ÿа-яё])|(?<=[{_ENDS}][{_CLOSING}])\s+"
+        rf"|(?<=[{_WIDE_ENDS}])(?![{_WIDE_ENDS}{_WIDE_CLOSING}])\s*|(?<=[{_WIDE_ENDS}][{_WIDE_CLOSING}])(?![{_WIDE_CLOSING}])\s*",
+        rf"(?<=[{_CLAUSES}])\s+|(?<=[{_WIDE_CLAUSES}])\s*",
+        r"\s+",
     )
 ]
 # A character of these kinds (accents, joiners, skin tones) belongs to the one before it.
 _DEPENDENT = {"Mn", "Mc", "Me", "Cf", "Sk"}
 _JOINER = "\u200d"
+_FLAG_HALVES = "".join(map(chr, range(0x1F1E6, 0x1F200)))  # two letters make a flag
 
 
 class Piece(NamedTuple):
@@ -66,4 +75,8 @@ def _cut(text: str) -> tuple[int, int]:
 
 
 def _may_part(text: str, place: int) -> bool:
-    return unicodedata.category(text[place]) not in _DEPENDENT and text[place - 1] != _JOINER
+    """Whether a character by itself begins at a place: no accent, no second half of a flag, nothing joined to the one before."""
+    if unicodedata.category(text[place]) in _DEPENDENT or text[place - 1] == _JOINER:
+        return False
+    before = text[:place]
+    return text[place] not in _FLAG_HALVES or (place - len(before.rstrip(_FLAG_HALVES))) % 2 == 0

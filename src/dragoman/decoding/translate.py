@@ -2,25 +2,43 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.data.batching import batches_of, pad_rows
-from dragoman.decoding.beam import Hypothesis, beam_search, check_alpha, length_penalty
+from dragoman.decoding.beam import check_alpha, length_penalty
+from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
+from dragoman.decoding.glossary import Term
+from dragoman.decoding.options import SearchOptions
+from dragoman.decoding.phrases import Prefix, Spelling, stands_in
 from dragoman.decoding.score import Scored, score_texts
-from dragoman.decoding.split import longest_taken, split_text
+from dragoman.decoding.search import Found, Search, Wanted
+from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import TransformerStep
 from dragoman.devices import pick_device
+from dragoman.errors import DragomanError, UsageError
 
 _log = logging.getLogger("dragoman")
-_SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
+_STOPS = ("length", "repetition", "end", "empty")  # of a text in pieces the first of these that one of them has
+
+
+class Part(NamedTuple):
+    """What the model gets and gives at once, a text or a piece of one, in ids with the end token.
+
+    ``text`` is the piece, ``start`` the characters of the whole text before it, ``separator`` the white space behind it.
+    """
+
+    source: list[int]
+    text: str
+    start: int
+    separator: str = ""
+    target: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,9 +46,12 @@ class Translation:
     """A translation with what the model thinks of it: natural log-probabilities.
 
     ``tokens`` (the end token last) and ``token_scores`` run in parallel; ``log_probability`` is the sum of the scores; ``score`` is that
-    sum over the length penalty ((5 + n) / 6)^α of the n tokens. ``reached_limit``: it has the most tokens allowed, so its end may be
-    forced. ``alternatives`` are the next best, without alternatives of their own. A text that had to be translated in pieces has the
-    tokens of all of them, each with its end token, and its i-th alternative joins the pieces' i-th.
+    sum over the length penalty ((5 + n) / 6)^α of the n tokens. ``stop`` is why it ended: ``end``, the model ended it; ``length``, it has
+    the most tokens allowed, so its end may be forced; ``repetition``, it went round in a loop, so its end was forced; ``empty``, there was
+    nothing to translate. ``met`` and ``missed`` are the terms that were to stand in it, and do or do not. ``utility`` is its mean chrF
+    against the samples, when it was chosen by that. ``alternatives`` are the next best, without alternatives of their own. A text that had
+    to be translated in pieces has the tokens of all of them, each with its end token, and its i-th alternative joins the pieces' i-th.
+    ``parts`` are these pieces in ids: one for most texts, none for a blank one.
     """
 
     text: str
@@ -38,30 +59,42 @@ class Translation:
     score: float
     log_probability: float
     token_scores: tuple[float, ...]
-    reached_limit: bool
+    stop: str
+    met: tuple[Term, ...] = ()
+    missed: tuple[Term, ...] = ()
+    utility: float | None = None
     alternatives: tuple["Translation", ...] = ()
+    parts: tuple[Part, ...] = field(default=(), repr=False, compare=False)
 
-
-class _Part(NamedTuple):
-    """What the model gets at once, a line or a piece of one: ids with the end token, and the white space that follows."""
-
-    ids: list[int]
-    separator: str
+    @property
+    def reached_limit(self) -> bool:
+        """Whether it has the most tokens allowed."""
+        return self.stop == "length"
 
 
 class Translator:
-    """A bundle at work: `translate` and `score`. The model computes in evaluation mode and is left in the mode it had."""
+    """A bundle at work: `translate` and `score`. The model computes in evaluation mode and is left in the mode it had.
 
-    def __init__(self, bundle: Bundle) -> None:
+    With an ``ensemble`` of other bundles of the same vocabularies, probabilities are the mean of all models'.
+    """
+
+    def __init__(self, bundle: Bundle, *, ensemble: Mapping[str, Bundle] | None = None) -> None:
+        """``ensemble`` holds the other bundles by name. Raises DragomanError that names one with another vocabulary."""
         self.bundle = bundle
+        self.bundles = (bundle, *(ensemble or {}).values())
+        for name, other in (ensemble or {}).items():
+            check_ensemble(bundle, "the first model", other, name)
+        self._checked: SearchOptions | None = None
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "auto") -> "Translator":
+    def load(cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = ()) -> "Translator":
         """The translator of a run folder, checkpoint or bundle, on a device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
 
-        Raises DragomanError for what is wrong with the model, or a device that is not there.
+        ``ensemble`` are the paths of models that work together with it. Raises DragomanError for what is wrong with a model, or a device
+        that is not there.
         """
-        return cls(load_bundle(path, device=str(pick_device(device))))
+        where = str(pick_device(device))
+        return cls(load_bundle(path, device=where), ensemble={str(other): load_bundle(other, device=where) for other in ensemble})
 
     def translate(
         self,
@@ -70,28 +103,41 @@ class Translator:
         beam: int | None = None,
         alpha: float | None = None,
         n_best: int = 1,
-        max_length: int | None = None,
+        max_length: int | str | None = None,
+        options: SearchOptions | None = None,
+        prefixes: Sequence[str] | None = None,
         batch_tokens: int = 16_384,
         place: str = "",
         first_line: int = 1,
     ) -> list[Translation]:
         """The translation of each text, in order; an empty text, or one of white space, gives an empty one.
 
-        ``beam`` and ``alpha`` are the bundle's own when not given. ``max_length`` is the most target tokens, end token included; when not
-        given it is the source's tokens plus the bundle's extra_length; it is never more than the model takes. A batch has at most
-        ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long for the model is translated in
-        pieces, which are joined with the white space that was between them; a warning names ``place`` and its line, counted from
-        ``first_line``, as another does for a text longer than any in training. A model with language tags needs one at the head of each
-        text. Raises UsageError for impossible settings, DragomanError that names the line for a tag that is missing or unknown.
+        ``beam`` and ``alpha`` are the bundle's own when not given. ``max_length`` is the most target tokens, end token included, or
+        ``"1.5x"`` for so many times the source's; when not given it is the source's tokens plus the bundle's extra_length; it is never
+        more than the model takes. ``options`` are departures from this search; ``prefixes``, one for each text, are what the translations
+        must begin with. A batch has at most ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long
+        for the model is translated in pieces, which are joined with the white space that was between them; a warning names ``place`` and
+        its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
+        at the head of each text. Raises UsageError for impossible settings, DragomanError that names the line for a tag that is missing or
+        unknown, and for a prefix or a term that is too long or that the vocabulary cannot spell.
         """
-        settings = self.bundle.config.decoding
-        alpha = settings.alpha if alpha is None else alpha
-        beam = settings.beam if beam is None else beam
-        check_alpha(alpha)
+        options = options or SearchOptions()
+        alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
+        search = self._search(beam, alpha, n_best, max_length, options)
+        if prefixes is not None and len(prefixes) != len(texts):
+            raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
         parts = self._parts(texts, place, first_line)
-        all_ids = [part.ids for line in parts for part in line]
-        found = iter(self._search(all_ids, beam=beam, alpha=alpha, n_best=n_best, max_length=max_length, batch_tokens=batch_tokens))
-        return [self._translation([(next(found), part.separator) for part in line], alpha) for line in parts]
+        wanted = []
+        for number, line in enumerate(parts):
+            prefix = prefixes[number] if prefixes else ""
+            where = f"{f'{place}, ' if place else ''}line {first_line + number}"
+            wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
+        with self._evaluating():
+            found = iter(search([part for line in wanted for part in line], batch_tokens))
+        return [
+            self._translation([(next(found), part) for part in line], _terms(asked), alpha)
+            for line, asked in zip(parts, wanted, strict=True)
+        ]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, alpha: float | None = None, batch_tokens: int = 4096
@@ -102,83 +148,140 @@ class Translator:
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with self._evaluating():
-            return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens)
+            others = [bundle.model for bundle in self.bundles[1:]]
+            return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=others)
 
-    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[_Part]]:
+    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[Part]]:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
         heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
-        limit, learnt = longest_taken(self.bundle.config) - 1, self.bundle.config.data.max_length - 1
-        lines: list[list[_Part]] = []
+        limit, learnt = self._longest - 1, self.bundle.config.data.max_length - 1
+        lines: list[list[Part]] = []
         encoded = tokenizer.encode_batch([text for _, text in heads])
-        for number, ((head, text), ids) in enumerate(zip(heads, encoded, strict=True), start=first_line):
-            length = len(head) + len(ids)
+        for number, (line, (head, text), ids) in enumerate(zip(texts, heads, encoded, strict=True), start=first_line):
+            length, start = len(head) + len(ids), len(line) - len(text)
             if not ids or not text.strip():
                 lines.append([])
             elif length <= limit:
-                lines.append([_Part([*head, *ids, tokenizer.eos], "")])
+                lines.append([Part([*head, *ids, tokenizer.eos], text, start)])
                 if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
                     _log.warning(notice, before, number, length, learnt)
             else:
                 pieces = split_text(text, fits=partial(self._fits, most=limit - len(head)))
-                lines.append([_Part([*head, *tokenizer.encode(piece), tokenizer.eos], separator) for piece, separator in pieces])
+                lines.append(self._pieces(head, pieces, start + len(text) - len(text.lstrip())))
                 notice = "%sline %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
                 _log.warning(notice, before, number, length, limit, len(pieces))
         return lines
 
+    def _pieces(self, head: list[int], pieces: list[Piece], start: int) -> list[Part]:
+        """The parts of a text that was cut, each with the tag of the whole."""
+        tokenizer, parts = self.bundle.source_tokenizer, []
+        for piece in pieces:
+            parts.append(Part([*head, *tokenizer.encode(piece.text), tokenizer.eos], piece.text, start, piece.separator))
+            start += len(piece.text) + len(piece.separator)
+        return parts
+
     def _fits(self, piece: str, *, most: int) -> bool:
         return len(self.bundle.source_tokenizer.encode(piece)) <= most
 
-    def _search(
-        self, sources: list[list[int]], *, beam: int, alpha: float, n_best: int, max_length: int | None, batch_tokens: int
-    ) -> list[list[Hypothesis]]:
-        """The n best hypotheses of each source, in order."""
-        model, target = self.bundle.model, self.bundle.target_tokenizer
-        extra, limit = self.bundle.config.decoding.extra_length, longest_taken(self.bundle.config)
-        # Rows of the embedding beyond the tokenizer's entries have no text.
-        banned = (target.pad, target.bos, *target.tags.values(), *range(len(target), self.bundle.config.model.target_vocabulary))
-        found: dict[int, list[Hypothesis]] = {}
-        with self._evaluating():
-            for batch in batches_of([max(len(ids), _SHORTEST) for ids in sources], batch_tokens=batch_tokens // max(beam, 1)):
-                rows = [sources[place] for place in batch]
-                source, source_mask = pad_rows(rows, pad=self.bundle.source_tokenizer.pad, device=model.output.weight.device)
-                longest = [len(ids) + extra if max_length is None else max_length for ids in rows]
-                hypotheses = beam_search(
-                    TransformerStep(model), source, source_mask, bos=target.bos, eos=target.eos, banned=banned,
-                    beam=beam, alpha=alpha, max_lengths=[min(length, limit) for length in longest], n_best=n_best,
-                )  # fmt: skip
-                found.update(zip(batch, hypotheses, strict=True))
-        return [found[place] for place in range(len(sources))]
+    def _search(self, beam: int | None, alpha: float, n_best: int, max_length: int | str | None, options: SearchOptions) -> Search:
+        """A search by these settings; UsageError for those that do not go together."""
+        check_alpha(alpha)
+        if options.samples_drawn:
+            if beam is not None:
+                raise UsageError(f"beam={beam} with sample: samples are drawn one by one; leave one of the two out")
+            if not 1 <= n_best <= options.drawn(n_best):
+                raise UsageError(f"n_best={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples")
+        beam = self.bundle.config.decoding.beam if beam is None else beam
+        if not options.samples_drawn and not 1 <= n_best <= beam:
+            raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+        if beam % options.diverse_groups:
+            raise UsageError(f"diverse_groups={options.diverse_groups} with beam={beam}: the groups must share the beam equally")
+        self._check_phrases(options)
+        steps = [TransformerStep(bundle.model) for bundle in self.bundles]
+        return Search(
+            self.bundle, EnsembleStep(steps) if len(steps) > 1 else steps[0], longest=self._longest, beam=beam, alpha=alpha, n_best=n_best,
+            max_length=max_length, options=options, spelling=lambda: self._spelling,
+        )  # fmt: skip
 
-    def _translation(self, parts: list[tuple[list[Hypothesis], str]], alpha: float) -> Translation:
-        """One translation of all parts of a text, each with its n best hypotheses and the white space after it."""
-        ranks = min((len(hypotheses) for hypotheses, _ in parts), default=1)
-        best, *others = [self._joined([(hypotheses[rank], space) for hypotheses, space in parts], alpha) for rank in range(ranks)]
+    @property
+    def _longest(self) -> int:
+        """The most tokens of a side that all models take."""
+        return min(longest_taken(bundle.config) for bundle in self.bundles)
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        return Spelling(self.bundle.target_tokenizer)
+
+    def _check_phrases(self, options: SearchOptions) -> None:
+        """Raise DragomanError that says where for a phrase that cannot be in any output; looked at once for the same options."""
+        if options is self._checked:
+            return
+        terms = [Term("", phrase, "require") for phrase in options.require] + [*(options.glossary.terms if options.glossary else ())]
+        for term in terms:
+            self._spelling.encode(term.target, term.place)
+            self._check_allowed(term.target, f"{term.place}: {term.target!r}", options.forbid)
+        self._checked = options
+
+    def _check_allowed(self, text: str, name: str, forbidden: Sequence[str]) -> None:
+        for phrase in forbidden:
+            if stands_in(self._spelling.normal(phrase), self._spelling.normal(text)):
+                raise DragomanError(f"{name} holds {phrase!r}, which is forbidden; leave it out on one side")
+
+    def _wanted(self, part: Part, place: str, options: SearchOptions, prefix: str, first: bool) -> Wanted:
+        """A part with what its output must begin with and hold; of a text in pieces the first holds what every output must."""
+        terms = [Term("", phrase, "require") for phrase in options.require] if first else []
+        if options.glossary:
+            terms += options.glossary.found_in(self.bundle.source_tokenizer.plain(part.text))
+        if prefix:
+            self._check_allowed(prefix, f"{place}: the prefix", options.forbid)
+        spelled = self._spelling.prefix(prefix, f"{place}: the prefix") if prefix.strip() else Prefix([], {})
+        return Wanted(part.source, place, spelled, tuple(terms))
+
+    def _translation(self, parts: list[tuple[list[Found], Part]], terms: list[Term], alpha: float) -> Translation:
+        """One translation of all parts of a text, each with its n best outputs."""
+        ranks = min((len(found) for found, _ in parts), default=1)
+        best, *others = [self._joined([(found[rank], part) for found, part in parts], terms, alpha) for rank in range(ranks)]
         return replace(best, alternatives=tuple(others))
 
-    def _joined(self, parts: list[tuple[Hypothesis, str]], alpha: float) -> Translation:
+    def _joined(self, parts: list[tuple[Found, Part]], terms: list[Term], alpha: float) -> Translation:
         tokenizer = self.bundle.target_tokenizer
-        ids = [token for hypothesis, _ in parts for token in hypothesis.tokens]
-        log_probability = math.fsum(hypothesis.log_probability for hypothesis, _ in parts)
+        hypotheses = [found.hypothesis for found, _ in parts]
+        ids = [token for hypothesis in hypotheses for token in hypothesis.tokens]
+        log_probability = math.fsum(hypothesis.log_probability for hypothesis in hypotheses)
+        text = "".join(tokenizer.decode(found.hypothesis.tokens) + part.separator for found, part in parts)
+        stands = [stands_in(self._spelling.normal(term.target), text) for term in terms]
+        stops = {found.stop for found, _ in parts} or {"empty"}
+        utilities = [found.utility for found, _ in parts if found.utility is not None]
         return Translation(
-            text="".join(tokenizer.decode(hypothesis.tokens) + space for hypothesis, space in parts),
+            text=text,
             tokens=tuple(tokenizer.token(token) for token in ids),
             score=log_probability / length_penalty(len(ids), alpha),
             log_probability=log_probability,
-            token_scores=tuple(score for hypothesis, _ in parts for score in hypothesis.token_scores),
-            reached_limit=any(hypothesis.reached_limit for hypothesis, _ in parts),
+            token_scores=tuple(score for hypothesis in hypotheses for score in hypothesis.token_scores),
+            stop=next(stop for stop in _STOPS if stop in stops),
+            met=tuple(term for term, there in zip(terms, stands, strict=True) if there),
+            missed=tuple(term for term, there in zip(terms, stands, strict=True) if not there),
+            utility=math.fsum(utilities) / len(utilities) if utilities else None,
+            parts=tuple(part._replace(target=found.hypothesis.tokens) for found, part in parts),
         )
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Evaluation mode without gradients; afterwards the mode the model had, which a training loop still needs."""
-        model = self.bundle.model
-        training = model.training
-        model.eval()
+        """Evaluation mode without gradients; afterwards the mode the models had, which a training loop still needs."""
+        before = [(bundle.model, bundle.model.training) for bundle in self.bundles]
+        for model, _ in before:
+            model.eval()
         try:
             with torch.inference_mode():
                 yield
         finally:
-            model.train(training)
+            for model, training in before:
+                model.train(training)
+
+
+def _terms(parts: list[Wanted]) -> list[Term]:
+    """The terms of all parts of a text, each once."""
+    return list(dict.fromkeys(term for part in parts for term in part.terms))

@@ -63,13 +63,13 @@ def corpus_scores(
     from sacrebleu.metrics.chrf import CHRF
 
     check_tokenizer(tokenize)
-    _check_counts(hypotheses, references)
+    check_counts(hypotheses, references)
     sets = [list(reference_set) for reference_set in references]
     bleu_metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
     bleu = bleu_metric.corpus_score(list(hypotheses), sets)
     chrf_metric = CHRF(lowercase=lowercase)
     chrf = chrf_metric.corpus_score(list(hypotheses), sets)
-    _warn_of_unsplit_text(tokenize, bleu.ref_len, sets[0])
+    warn_of_unsplit_text(tokenize, bleu.ref_len, sets[0])
     return Scores(
         bleu=bleu.score,
         bleu_signature=str(bleu_metric.get_signature()),
@@ -82,11 +82,17 @@ def corpus_scores(
 
 def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Percentage of lines that equal their reference, apart from spaces at the ends; DragomanError with both counts when they differ."""
-    _check_counts(hypotheses, [references])
+    check_counts(hypotheses, [references])
     return 100 * sum(ours.strip() == theirs.strip() for ours, theirs in zip(hypotheses, references, strict=True)) / len(hypotheses)
 
 
-def _check_counts(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+def matches_exactly(hypothesis: str, references: Sequence[str]) -> bool:
+    """Whether a line equals one of its references, apart from spaces at the ends."""
+    return hypothesis.strip() in {reference.strip() for reference in references}
+
+
+def check_counts(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Raise DragomanError with both counts unless there are hypotheses, and as many lines in each set of references."""
     if isinstance(hypotheses, str) or isinstance(references, str) or any(isinstance(lines, str) for lines in references):
         raise DragomanError("hypotheses are a list of lines, and references a list of such lists, one for each set of references")
     if not hypotheses or not references:
@@ -99,7 +105,8 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
             )
 
 
-def _warn_of_unsplit_text(tokenize: str, words: int, references: Sequence[str]) -> None:
+def warn_of_unsplit_text(tokenize: str, words: int, references: Sequence[str]) -> None:
+    """A warning when a splitter for European languages sees hardly a word boundary; ``words`` is the number it saw in the references."""
     # Text without spaces is one "word" a line to a splitter for European languages, and BLEU is then near 0 whatever the translation.
     characters = sum(map(len, references))
     if tokenize in ("13a", "intl", "none") and words < 3 * len(references) and characters > 6 * words:

@@ -4,12 +4,9 @@ torchrun starts the processes, called ranks, and ends all when one fails. An upd
 out, and the sum of all gradients is the gradient of the whole.
 """
 
-import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 
 import numpy as np
 import torch
@@ -17,13 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman.data.batching import Indices
-from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, UsageError
+from dragoman.ranks import answered, connected
 
 _CPU = torch.device("cpu")
 _BUCKET = 1 << 23  # numbers that are summed at once: what the sum takes in memory beside the gradients
-_OF_OTHERS = re.compile("gloo|nccl|connect|socket|timed out|timeout", re.IGNORECASE)  # what PyTorch's own says has no type
-_PATIENCE = timedelta(hours=6)  # for the first rank, while it encodes a corpus or translates the validation text
 
 
 @dataclass(frozen=True)
@@ -120,38 +114,13 @@ def joined(device: str) -> Iterator[Ranks]:
 
     Each rank has a GPU of its own (NCCL), or all compute on CPUs (gloo). Raises UsageError where there are too few GPUs.
     """
-    size = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-    if size == 1:
-        yield Ranks(device=pick_device(device))
-        return
-    rank, local_rank, local_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    ranks = Ranks(rank, size, local_size, _own_device(device, local_rank, local_size))
-    on_gpus = ranks.device.type == "cuda"
-    if on_gpus:
-        torch.cuda.set_device(ranks.device)
-    with answered():
-        dist.init_process_group("nccl" if on_gpus else "gloo", timeout=_PATIENCE)
-    yield ranks
-    ranks.wait()  # for a rank that leaves with a status of its own, after a signal say, makes torchrun end the others
-    dist.destroy_process_group()  # not after a failure: it would wait for ranks that are gone
+    with connected(device, through_gpus=True) as place:
+        yield Ranks(*place)
 
 
 def seed_rank(seed: int, *, rank: int, step: int) -> None:
     """Random numbers of a rank's own from a step on, for dropout must not fall on the same places in every rank's rows."""
     torch.manual_seed(int(np.random.default_rng([seed, rank, step]).integers(2**63)))
-
-
-def _own_device(name: str, local_rank: int, local_size: int) -> torch.device:
-    if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"--device {name} is one device, and torchrun started {local_size} processes here; give auto, cpu or cuda")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "cpu" or (name == "auto" and not gpus):
-        return _CPU
-    if gpus < local_size:
-        raise UsageError(
-            f"torchrun started {local_size} processes on a machine with {gpus} GPUs; start at most one for each GPU, or give --device cpu"
-        )
-    return pick_device(f"cuda:{local_rank}")
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
@@ -164,18 +133,3 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
             bucket = []
     if bucket:
         yield bucket
-
-
-@contextmanager
-def answered() -> Iterator[None]:
-    """Inside, a rank that is gone is DragomanError; its own message, or torchrun's report, says why it went."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or _OF_OTHERS.search(str(error))):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise DragomanError(
-            f"another process of this training ended or does not answer ({reason}); see what it said or torchrun's report, then "
-            "continue with --resume"
-        ) from None

@@ -19,7 +19,7 @@ from dragoman.bundle import Bundle
 from dragoman.config import TrainingConfig
 from dragoman.errors import UsageError
 from dragoman.model.transformer import Transformer
-from dragoman.training.distributed import answered
+from dragoman.ranks import answered
 from dragoman.training.loss import Loss
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from dragoman.data.batching import Batch, Indices, collate, ordered_batches
 from dragoman.data.corpus import Corpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
-from dragoman.training.distributed import ALONE, Ranks, answered, seed_rank
+from dragoman.ranks import answered
+from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss, rdrop_loss
 from dragoman.training.moving_average import MovingAverage

@@ -1,0 +1,205 @@
+"""``dragoman compare``: models, or translations that are there, on one test set."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.evaluation_options import (
+    Lowercase,
+    Metrics,
+    Page,
+    Pair,
+    References,
+    Seed,
+    TestSets,
+    Tokenize,
+    check_page,
+    languages_of,
+    read_hypotheses,
+)
+from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet
+from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
+from dragoman.errors import DragomanError, UsageError
+
+if TYPE_CHECKING:
+    from dragoman.evaluation.compare import Change, Comparison
+    from dragoman.evaluation.systems import System
+    from dragoman.evaluation.testset import TestSet
+
+Systems = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SYSTEM",
+        show_default=False,
+        help="Two or more, each beside the first: folders are models (a run, a checkpoint, a bundle), files translations, one a line.",
+    ),
+]
+Resamples = Annotated[int, typer.Option("--bootstrap", min=100, metavar="N", help="Resamples of the test set behind p and the intervals.")]
+Examples = Annotated[int, typer.Option("--examples", min=0, metavar="N", help="How many of the largest gains and losses to show.")]
+
+
+def compare(
+    systems: Systems,
+    test: TestSets = None,
+    reference: References = None,
+    pair: Pair = None,
+    metric: Metrics = None,
+    tokenize: Tokenize = "13a",
+    lowercase: Lowercase = False,
+    bootstrap: Resamples = 1000,
+    seed: Seed = 12345,
+    examples: Examples = 10,
+    html: Page = None,
+    beam: Beam = None,
+    alpha: Alpha = None,
+    max_length: MaxLength = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare models, or translations that are there, on one test set: each with the first.
+
+    Scores with 95 % intervals; p, how often a difference as large as the one seen comes of chance alone (sacreBLEU's paired bootstrap;
+    * below 0.05); how many sentences are better and worse by chrF, with the largest gains and losses; speed, parameters, and the settings
+    in which the models differ. p is of each pair by itself: of twenty systems that are equal to the first, one has a p below 0.05.
+    """
+    if quiet:
+        hush()
+    check_page(html)
+    search = {"beam": beam, "alpha": alpha, "max_length": max_length}
+    _check(systems, pair, search)
+    from dragoman.evaluation.measures import choose_measures
+
+    choose_measures(metric or [], tokenize=tokenize)  # a wrong name is said before a model is at work
+    with open_output(html or Path(os.devnull)) as page:
+        found, plain, target = _systems(systems, test or [], reference or [], languages_of(pair), search=search, device=device)
+        from dragoman.evaluation.compare import compare_systems
+        from dragoman.evaluation.pages import comparison_page
+
+        measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase, language=target)
+        comparison = compare_systems(found, plain, measures, resamples=bootstrap, seed=seed)
+        page.write(comparison_page(comparison, target=target, most=examples) if html else "")
+    if as_json:
+        print_json({"test": test or [], "references": [str(path) for path in reference or []], **_document(comparison, examples)})
+    else:
+        print(*_lines(comparison, examples), sep="\n")
+
+
+def _check(systems: list[Path], pair: str | None, search: dict[str, Any]) -> None:
+    """Raise before anything is read for systems that are not there, fewer than two, or options that none of them has a use for."""
+    if len(systems) < 2:
+        raise UsageError(f"{systems[0]} alone is nothing to compare; give two or more models or files of translations")
+    for path in systems:
+        if not path.exists():
+            raise DragomanError(f"{path}: no such model and no such file; give model folders or files of translations")
+    models = any(path.is_dir() for path in systems)
+    useless = [f"--{name.replace('_', '-')}" for name, value in search.items() if value is not None]
+    if useless and not models:
+        raise UsageError(f"{', '.join(useless)}: for models that translate, and these are all files; leave it out")
+    if pair is not None and models:
+        raise UsageError("--pair: the models tell their languages; leave it out")
+
+
+def _systems(
+    paths: list[Path], specs: list[str], references: list[Path], pair: tuple[str, str] | None, *, search: dict[str, Any], device: str
+) -> tuple[list["System"], "TestSet", str]:
+    """The systems, the test set in plain text, and the code of its target language, if it is known. Files are read before models work."""
+    from dragoman.evaluation.systems import given_system
+    from dragoman.evaluation.testset import read_test_set
+
+    models = [path for path in paths if path.is_dir()]
+    if models and not specs:
+        raise UsageError("no test set; give --test PATH, whose sources the models translate")
+    languages = _languages(models) if models else pair
+    test = read_test_set(specs, references, languages)
+    found = {path: given_system(str(path), read_hypotheses(path), test) for path in paths if path.is_file()}
+    plain = test
+    for path in dict.fromkeys(models):
+        found[path], tidy = _translated(path, test, search, device)
+        if plain is test:
+            plain = tidy
+        elif plain.references != tidy.references:
+            raise UsageError(f"{path}: segments text in another way than {models[0]}; translate with each and compare the files")
+    return [found[path] for path in paths], plain, languages[1] if languages else ""
+
+
+def _languages(models: list[Path]) -> tuple[str, str]:
+    """The languages of all models; UsageError when they differ."""
+    from dragoman.bundle import load_config, resolve_model
+
+    data = [load_config(resolve_model(path)).data for path in models]
+    codes = [(each.source, each.target) for each in data]
+    for path, other in zip(models, codes, strict=True):
+        if other != codes[0]:
+            raise UsageError(f"{path}: translates {'-'.join(other)}, and {models[0]} {'-'.join(codes[0])}; compare models of one direction")
+    return codes[0]
+
+
+def _translated(path: Path, test: "TestSet", search: dict[str, Any], device: str) -> tuple["System", "TestSet"]:
+    from dragoman.decoding.translate import Translator
+    from dragoman.evaluation.systems import translating_system
+
+    translator = Translator.load(path, device=device)
+    plain = test.plain(translator.bundle.source_tokenizer, translator.bundle.target_tokenizer)
+    notify(f"{path}: translating {len(test):,} sentences")
+    return translating_system(str(path), translator, test, **search, warm_up=True), plain
+
+
+def _document(comparison: "Comparison", most: int) -> dict[str, Any]:
+    scores = {
+        together.measure.key: {
+            "signature": together.signature,
+            "explanation": together.measure.explanation,
+            "systems": [asdict(result) for result in together.results],
+        }
+        for together in comparison.scores
+    }
+    differences = [
+        {
+            "system": system.name,
+            **{name: getattr(difference, name) for name in ("better", "worse", "equal", "same_text")},
+            "gains": [asdict(change) for change in difference.gains(most)],
+            "losses": [asdict(change) for change in difference.losses(most)],
+        }
+        for system, difference in zip(comparison.systems[1:], comparison.differences, strict=True)
+    ]
+    return {
+        "sentences": comparison.sentences,
+        "systems": [
+            {**system.facts(), "exact_match": exact} for system, exact in zip(comparison.systems, comparison.exact_matches, strict=True)
+        ],
+        "scores": scores,
+        "sentence_signature": comparison.sentence_signature,
+        "differences": differences,
+        "settings": comparison.settings,
+    }
+
+
+def _lines(comparison: "Comparison", most: int) -> list[str]:
+    from dragoman.cli.evaluation_text import table
+    from dragoman.evaluation.pages import score_rows, setting_rows, system_rows
+
+    lines = table(*system_rows(comparison))
+    for together in comparison.scores:
+        lines += ["", f"{together.measure.label}  {together.signature}", f"    {together.measure.explanation}"]
+        lines += table(*score_rows(together))
+    lines += ["", "* p below 0.05"]
+    heading, rows = setting_rows(comparison)
+    lines += ["", *table(heading, rows)] if rows else []
+    for number, difference in enumerate(comparison.differences, start=2):
+        counts = f"{difference.better:,} better, {difference.worse:,} worse, {difference.equal:,} as good"
+        lines += ["", f"{number} beside 1, by chrF of each sentence: {counts}; {difference.same_text:,} the same text"]
+        for title, changes in (("largest gains", difference.gains(most)), ("largest losses", difference.losses(most))):
+            lines += [f"  {title}"] if changes else []
+            lines += [line for change in changes for line in _change_lines(change, number)]
+    return lines
+
+
+def _change_lines(change: "Change", number: int) -> list[str]:
+    texts = [("source", change.source)] if change.source is not None else []
+    texts += [("reference", reference) for reference in change.references] + [("1", change.before), (str(number), change.after)]
+    head = f"{change.number:>6}  {change.gain:+.2f}  ({change.score_before:.2f} to {change.score_after:.2f})"
+    return [head, *(f"        {name:<10} {one_line(text or '')}".rstrip() for name, text in texts)]

@@ -1,0 +1,136 @@
+"""An evaluation as text for people, as lines for programs, and as one JSON document."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dragoman.cli.streams import one_line
+from dragoman.evaluation.analysis import Bucket
+from dragoman.evaluation.evaluate import RANKED_BY, Sentence, TestReport
+from dragoman.evaluation.measures import LABELS, Interval, Measured
+from dragoman.evaluation.systems import System
+
+
+def document(system: System, report: TestReport, *, most: int, segments: bool) -> dict[str, Any]:
+    """All of an evaluation for JSON; the scores of each sentence with ``segments``."""
+    found: dict[str, Any] = {"sentences": len(report.sentences)}
+    for measured in report.scores:
+        key = measured.measure.key
+        found |= {key: measured.score, f"{key}_signature": measured.signature, f"{key}_interval": interval_record(measured.interval)}
+        if measured.details:
+            found[f"{key}_details"] = asdict(measured.details)
+        found[f"{key}_explanation"] = measured.measure.explanation
+    found |= {"exact_match": report.exact_match, "seconds": system.seconds, "system": system.facts()}
+    found |= {"counts": {**asdict(report.counts), "length_ratio": report.counts.length_ratio}}
+    found |= {"lengths_of": report.lengths_of, "length_unit": report.length_unit, "lengths": [asdict(bucket) for bucket in report.buckets]}
+    found |= {"sentence_signatures": report.sentence_signatures}
+    found |= {"best": [asdict(each) for each in report.best(most)], "worst": [asdict(each) for each in report.worst(most)]}
+    return found | ({"segments": [asdict(each) for each in report.sentences]} if segments else {})
+
+
+def interval_record(interval: Interval | None) -> dict[str, float] | None:
+    """An interval for JSON."""
+    return None if interval is None else asdict(interval)
+
+
+def print_segments(report: TestReport) -> None:
+    """A heading, then a line for each sentence: its number, its scores, 1 or 0 for an exact match."""
+    keys = list(report.sentences[0].scores)
+    print("\t".join(["line", *keys, "exact"]))
+    for sentence in report.sentences:
+        print("\t".join([str(sentence.number), *(f"{sentence.scores[key]:.4f}" for key in keys), str(int(sentence.exact))]))
+
+
+def print_report(system: System, report: TestReport, *, most: int) -> None:
+    """The scores, each with what it is; counts; scores by length; the best and the worst sentences."""
+    for measured in report.scores:
+        print(*score_lines(measured), sep="\n")
+    print(f"{'exact match':<12} {report.exact_match:6.2f}  % of {len(report.sentences):,} sentences")
+    if system.seconds is not None:
+        speed = len(report.sentences) / max(system.seconds, 1e-9)
+        print(f"{'seconds':<12} {system.seconds:6.1f}  {speed:,.1f} sentences a second")
+    print()
+    for name, value in count_lines(system, report):
+        print(f"{name:<12} {value}")
+    print()
+    print(*table(*bucket_rows(report)), sep="\n")
+    for title, sentences in (("best", report.best(most)), ("worst", report.worst(most))):
+        if sentences:
+            print(f"\n{title} sentences, by {LABELS[RANKED_BY]}")
+            print(*(line for sentence in sentences for line in sentence_lines(sentence)), sep="\n")
+
+
+def score_lines(measured: Measured) -> list[str]:
+    """A score with its interval and its signature, what it is, and what a BLEU is made of."""
+    interval = f" ± {measured.interval.half:.2f}" if measured.interval else ""
+    lines = [
+        f"{measured.measure.label:<12} {measured.score:6.2f}{interval}  {measured.signature}",
+        f"{'':21}{measured.measure.explanation}",
+    ]
+    if details := measured.details:
+        precisions = "/".join(f"{precision:.1f}" for precision in details.precisions)
+        lengths = f"{details.hypothesis_length:,} words for {details.reference_length:,}"
+        lines.append(f"{'':21}n-grams {precisions}, brevity penalty {details.brevity_penalty:.3f}, {lengths}")
+    return lines
+
+
+def count_lines(system: System, report: TestReport) -> list[tuple[str, str]]:
+    """The counts in words."""
+    counts = report.counts
+    ratio = "" if counts.length_ratio is None else f" ({counts.length_ratio:.3f} for one)"
+    usual = f"in the reference {counts.repeated_in_reference:,}"
+    lines = [
+        ("length", f"{counts.words:,} {counts.unit} for {counts.reference_words:,} of the reference{ratio}; {counts.empty:,} empty lines"),
+        ("repeated", f"{counts.repeated:,} {counts.unit} said twice in a row, in {counts.repeating_sentences:,} sentences; {usual}"),
+    ]
+    if counts.copied is not None:
+        whole = f"{counts.copied_sentences:,} whole sentences"
+        lines.append(
+            ("copied", f"{counts.copied:,} {counts.unit} of the source, {counts.copied_wrongly:,} of them in no reference; {whole}")
+        )
+    known = "" if system.unknown_in_source is None else f"; {system.unknown_in_source:,} tokens of the sources are not in the vocabulary"
+    lines.append(("unknown", f"{counts.unknown:,} <unk> in the translations{known}"))
+    if system.reached_limit is not None:
+        lines.append(("cut", f"{system.reached_limit:,} translations reached the longest length allowed"))
+    return lines
+
+
+def bucket_rows(report: TestReport) -> tuple[list[str], list[list[str]]]:
+    """The heading and the rows of the table by length."""
+    keys = list(report.buckets[0].scores)
+    labels = {key: LABELS[key.replace("_", "-")] for key in keys}
+    heading = [f"{report.lengths_of} {report.length_unit}", "sentences", *labels.values(), "exact match", "length ratio"]
+    return heading, [
+        [
+            bucket_name(bucket),
+            f"{bucket.sentences:,}",
+            *(f"{bucket.scores[key]:.2f}" for key in keys),
+            f"{bucket.exact_match:.2f}",
+            "–" if bucket.length_ratio is None else f"{bucket.length_ratio:.3f}",
+        ]
+        for bucket in report.buckets
+    ]
+
+
+def bucket_name(bucket: Bucket) -> str:
+    """From how many words to how many."""
+    return f"{bucket.shortest} or more" if bucket.longest is None else f"{bucket.shortest} to {bucket.longest}"
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of columns, the first to the left and the others to the right."""
+    lines = [heading, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    first, *others = widths
+    return [
+        "  ".join([cells[0].ljust(first), *(cell.rjust(width) for cell, width in zip(cells[1:], others, strict=True))]).rstrip()
+        for cells in lines
+    ]
+
+
+def sentence_lines(sentence: Sentence) -> list[str]:
+    """A sentence with its score and all its texts."""
+    texts = [("source", sentence.source)] if sentence.source is not None else []
+    texts += [("output", sentence.hypothesis), *(("reference", reference) for reference in sentence.references)]
+    head = f"{sentence.number:>6}  {sentence.scores[RANKED_BY]:.2f}"
+    return [head, *(f"        {name:<10} {one_line(text or '')}".rstrip() for name, text in texts)]

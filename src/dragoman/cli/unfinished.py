@@ -1,0 +1,268 @@
+"""Files of a translation that can be gone on with: written beside, recorded after every window, renamed when all is done.
+
+``OUT.partial`` holds what there is of ``OUT``, and ``OUT.partial.json`` says how much of it is sure: so many lines of this input, by this
+model with these settings, are so many bytes. What a kill leaves behind those bytes is written again. The names OUT appear last.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dragoman.cli.rounds import Done
+from dragoman.cli.streams import RECORD_SUFFIX, partial_of
+from dragoman.cli.windows import Window
+from dragoman.errors import DragomanError, UsageError
+from dragoman.files import publish, write_file
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_FORMAT = 1
+_COUNTS = ("lines", "size", "tokens", "split")
+_CHUNK_BYTES = 1 << 20
+
+
+class Unfinished:
+    """The files of one translation while they are written: ``output`` and, if asked for, ``alignment``.
+
+    ``identity`` is what must be the same when the work goes on: facts by their names. Opening finds out how many ``lines`` are done:
+    none, or with ``resume`` those of an earlier process: ``size`` bytes of text, ``tokens`` of output, and ``split`` lines in pieces.
+    Raises DragomanError or UsageError, and changes nothing, where unfinished work of that name is not this one, or is and ``resume`` was
+    not said.
+    """
+
+    def __init__(self, output: Path, alignment: Path | None, identity: Mapping[str, Any], *, resume: bool) -> None:
+        self.paths = {"output": output} | ({} if alignment is None else {"alignment": alignment})
+        self.identity = json.loads(json.dumps(identity))
+        self.record_path = output.with_name(output.name + RECORD_SUFFIX)
+        self.lines = self.size = self.tokens = self.split = 0
+        self.complete = False
+        self._sizes = dict.fromkeys(self.paths, 0)
+        self._digests = {name: hashlib.sha256() for name in self.paths}
+        self._input = hashlib.sha256()
+        self._input_sha256 = self._input.hexdigest()
+        self._files: dict[str, BinaryIO] = {}
+        self._held = False
+        record = self._read_record()
+        if resume:
+            self._go_on(record)
+        else:
+            self._begin(record)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Holds the files for this process while the block runs, and gives them their names when it ends well.
+
+        After a failure what was recorded stays, and a notice says so.
+        """
+        try:
+            self._open()
+            try:
+                yield
+                self._record(complete=True)
+            finally:
+                for file in self._files.values():
+                    file.close()
+            self.publish()
+        except BaseException as error:
+            self._keep()
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.filename is None:  # of these very files
+                reason = error.strerror or error
+                raise DragomanError(f"{self.paths['output']}: cannot write: {reason}; make room there, and go on with --resume") from None
+            raise
+
+    def skip(self, windows: Iterable[Window]) -> Iterator[Window]:
+        """The windows as they are; those that are done are read past first and must be the ones that were translated.
+
+        Raises DragomanError when they are not.
+        """
+        done = self.lines
+        left = done
+        for window in windows:
+            if left:
+                texts = window.texts[:left]
+                left -= len(texts)
+                self._take(texts)
+                if not left:
+                    self._check_input(done)
+            yield window
+        if left:
+            self._check_input(done)
+
+    def add(self, window: Window, done: Done) -> None:
+        """Writes what became of a window, and records it once it is on the disk."""
+        for name, text in (("output", done.output), ("alignment", done.alignment)):
+            if name in self._files:
+                self._write(name, text.encode("utf-8", errors="backslashreplace"))
+        self.size += self._take(window.texts)
+        self._input_sha256 = self._input.hexdigest()
+        self.lines, self.tokens, self.split = window.last, self.tokens + done.tokens, self.split + done.split
+        self._record()
+
+    def publish(self) -> None:
+        """Gives the files that are complete their names, the output's last."""
+        for path in reversed(self.paths.values()):
+            if partial_of(path).exists():
+                publish(partial_of(path), path)
+        self.record_path.unlink(missing_ok=True)
+
+    def _begin(self, record: dict[str, Any] | None) -> None:
+        partial = partial_of(self.paths["output"])
+        if record is not None and record["lines"] and partial.exists():
+            raise DragomanError(
+                f"{partial}: holds the first {record['lines']:,} lines of an unfinished translation; "
+                "go on with it by --resume, or remove it"
+            )
+        if record is None:
+            for path in self.paths.values():
+                self._refuse_foreign(partial_of(path))
+
+    def _refuse_foreign(self, partial: Path) -> None:
+        if partial.exists() and (not partial.is_file() or partial.stat().st_size):
+            raise DragomanError(
+                f"{partial}: not of a translation that can go on, for there is no {self.record_path.name}; remove it or give another -o"
+            )
+
+    def _go_on(self, record: dict[str, Any] | None) -> None:
+        output = self.paths["output"]
+        if record is None:
+            self._begin(record)
+            if output.exists():
+                raise DragomanError(
+                    f"{output}: is there, and no {partial_of(output).name} to go on with; leave out --resume to translate all again"
+                )
+            return
+        self._check_identity(record)
+        if record["complete"]:
+            self.complete = True
+        else:
+            for name, path in self.paths.items():
+                self._check_content(partial_of(path), **record["files"][name], name=name)
+        self._input_sha256 = record["input"]
+        self.lines, self.size, self.tokens, self.split = (record[name] for name in _COUNTS)
+
+    def _check_identity(self, record: dict[str, Any]) -> None:
+        before, now = record["identity"], self.identity
+        changed = [
+            f"{name} was {_shown(before.get(name))} and is {_shown(now.get(name))}"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
+        if changed or set(record["files"]) != set(self.paths):
+            what = "; ".join(changed) or "it has other files"
+            raise UsageError(f"{partial_of(self.paths['output'])}: cannot go on with it: {what}; give what it was begun with, or remove it")
+
+    def _check_content(self, partial: Path, *, bytes: int, sha256: str, name: str) -> None:
+        digest, left = self._digests[name], bytes
+        try:
+            with partial.open("rb") as file:
+                while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+                    digest.update(chunk)
+                    left -= len(chunk)
+        except FileNotFoundError:
+            pass  # nothing of it was recorded, or it is not what was
+        if left or digest.hexdigest() != sha256:
+            raise DragomanError(
+                f"{partial}: changed since it was written, by {self.record_path.name}; remove both and begin anew without --resume"
+            )
+        self._sizes[name] = bytes
+
+    def _read_record(self) -> dict[str, Any] | None:
+        try:
+            record = json.loads(self.record_path.read_bytes())
+            if record["format"] != _FORMAT:
+                raise ValueError(f"format {record['format']}")
+            files = [(int(file["bytes"]), str(file["sha256"])) for file in record["files"].values()]
+            known = [record[name] + 0 for name in _COUNTS], dict(record["identity"]), record["input"] + "", files
+            return record if known and isinstance(record["complete"], bool) else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DragomanError(f"{self.record_path}: cannot read: {error.strerror}") from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DragomanError(
+                f"{self.record_path}: not the record of an unfinished translation, or damaged ({error!r}); remove it or give another -o"
+            ) from None
+
+    def _open(self) -> None:
+        for name, path in self.paths.items():
+            try:
+                descriptor = os.open(partial_of(path), os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            except OSError as error:
+                raise DragomanError(f"{path}: cannot write: {error.strerror}") from None
+            self._files[name] = os.fdopen(descriptor, "r+b", buffering=0)
+            self._hold(name, self._files[name], path)
+        self._held = True
+        self._record()
+
+    def _hold(self, name: str, file: BinaryIO, path: Path) -> None:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DragomanError(f"{path}: another process is writing it; wait for its end, or give another -o") from None
+        if os.fstat(file.fileno()).st_size < self._sizes[name]:
+            raise DragomanError(f"{path}: another process has just finished it; leave out --resume to translate all again")
+
+    def _write(self, name: str, data: bytes) -> None:
+        file, start = self._files[name], self._sizes[name]
+        file.seek(start)
+        file.truncate()  # what a kill or a full disk left of an earlier try
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        self._sizes[name] = start + len(data)
+        self._digests[name].update(data)
+
+    def _take(self, texts: list[str]) -> int:
+        raw = "".join(f"{text}\n" for text in texts).encode()
+        self._input.update(raw)
+        return len(raw)
+
+    def _check_input(self, lines: int) -> None:
+        if self._input.hexdigest() != self._input_sha256:
+            self._held = False  # it is somebody else's then
+            raise DragomanError(
+                f"the first {lines:,} lines of the input are not those that {partial_of(self.paths['output'])} translates; "
+                "give the text it was begun with, or remove it and begin anew"
+            )
+
+    def _record(self, *, complete: bool = False) -> None:
+        for name, file in self._files.items():
+            if complete:
+                file.truncate(self._sizes[name])
+            os.fsync(file.fileno())
+        record = {
+            "format": _FORMAT,
+            **{name: getattr(self, name) for name in _COUNTS},
+            "complete": complete,
+            "files": {name: {"bytes": self._sizes[name], "sha256": self._digests[name].hexdigest()} for name in self.paths},
+            "input": self._input_sha256,
+            "identity": self.identity,
+        }
+        write_file(self.record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+    def _keep(self) -> None:
+        record = self._read_record() if self._held else None  # an interruption may have come before it was written
+        if record is None:
+            return
+        if record["lines"] or record["complete"]:
+            logging.getLogger("dragoman").warning(
+                "%s: holds the first %s lines; the same command with --resume goes on from there",
+                partial_of(self.paths["output"]), f"{record['lines']:,}",
+            )  # fmt: skip
+        else:
+            for path in (self.record_path, *map(partial_of, self.paths.values())):
+                path.unlink(missing_ok=True)
+
+
+def _shown(value: object) -> str:
+    text = "not given" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:12]}…"

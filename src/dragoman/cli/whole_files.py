@@ -1,0 +1,232 @@
+"""Whole files through a translator: who does which windows, where the output goes, what can be gone on with, and what is said of it."""
+
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dragoman.cli.progress import Progress
+from dragoman.cli.rounds import Done, Work, results, shared_results
+from dragoman.cli.search_options import PrefixLines, Tally
+from dragoman.cli.stops import terminable
+from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output, partial_of
+from dragoman.cli.unfinished import Unfinished
+from dragoman.cli.windows import Window, check_files, is_stored, total_bytes, windows
+from dragoman.errors import DragomanError, UsageError
+
+if TYPE_CHECKING:
+    from dragoman.cli.attention_file import AttentionFile
+    from dragoman.ranks import Place
+
+_HARMLESS = {"model", "files", "output", "resume", "device", "quiet", "attention"}
+"""Parameters of the command that change no byte of the output, or are checked by themselves."""
+
+
+Load = Callable[[str, "AttentionFile | None"], Work]
+"""Of a device and a file for attention, what is done with each window."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a command line asks for: the text, where translations, alignments and attention go, and whether earlier work is gone on with."""
+
+    files: list[Path]
+    output: Path | None = None
+    alignment: Path | None = None
+    attention: Path | None = None
+    resume: bool = False
+    device: str = "auto"
+    prefix: Path | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the output is a file that is written beside and can be gone on with, not a stream, a pipe or a device."""
+        return self.output is not None and str(self.output) != "-" and (self.output.is_file() or not self.output.exists())
+
+
+def translate_files(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load) -> None:
+    """Does a job: ``identity`` gives the facts that make the output.
+
+    Among the processes of torchrun the first writes and speaks. Raises DragomanError or UsageError for what stands in the way.
+    """
+    _check(job)
+    with few_of_a_kind():
+        if launched():
+            from dragoman.ranks import connected
+
+            with connected(job.device, through_gpus=False) as place:
+                _take_part(job, identity, load, place)
+        else:
+            _lead(job, identity, load, None)
+
+
+def identity_of(model: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that must be the same for work to go on: the SHA-256 of the model's files, and of every option what it says.
+
+    An option that names a file stands for what is in it.
+    """
+    facts: dict[str, Any] = {"the model": _model_fact(model)}
+    for name, value in parameters.items():
+        if name not in _HARMLESS:
+            fact = str(value) if name == "align" and value else [*map(_model_fact, value or ())] if name == "ensemble" else _fact(value)
+            facts[f"--{name.replace('_', '-').removeprefix('as-')}"] = fact
+    return facts
+
+
+def _model_fact(model: Path) -> str:
+    from dragoman.bundle import resolve_model
+
+    return _sha256(sorted(path for path in resolve_model(model).iterdir() if path.suffix in (".json", ".safetensors")))
+
+
+def _fact(value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return [_fact(each) for each in value]
+    if isinstance(value, Path):
+        return _sha256([value]) if value.is_file() else str(value)
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _sha256(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        except OSError as error:
+            raise DragomanError(f"{path}: cannot read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def _check(job: Job) -> None:
+    check_files(job.files)
+    if job.resume and not job.whole:
+        raise UsageError("--resume goes on with an output file that was interrupted; give it by -o FILE")
+    if job.attention is not None and (job.resume or launched()):
+        raise UsageError("--attention is for one process from the beginning to the end; leave out --resume and torchrun, or --attention")
+    written = [path for path in (job.output if job.whole else None, job.alignment, job.attention) if path is not None]
+    names = [os.path.realpath(path) for path in (*written, *map(partial_of, written))]
+    if len(set(names)) < len(names):
+        raise UsageError("two of -o, --align and --attention name one file; give each its own")
+    taken = {os.path.realpath(path): path for path in [*job.files, *filter(None, [job.prefix])] if str(path) != "-"}
+    for name in names[1:] if job.whole else names:  # -o may be a file of the text: it is replaced when all is done
+        if name in taken:
+            raise UsageError(f"{taken[name]}: is to be read and would be written over; give another name to write to")
+    if launched() and (unshared := [path for path in job.files if not is_stored(path)]):
+        place = "standard input" if str(unshared[0]) == "-" else unshared[0]
+        raise UsageError(f"{place}: only one of several processes can read it; give a FILE to share, or start one process without torchrun")
+
+
+def _take_part(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, place: "Place") -> None:
+    from dragoman.ranks import tell
+
+    if place.rank == 0:
+        _lead(job, identity, load, place)
+    elif (start := tell(place, 0)) >= 0:
+        for _ in shared_results(windows(job.files), load(str(place.device), None), place, start=start):
+            pass
+
+
+def _lead(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, place: "Place | None") -> None:
+    with terminable():
+        sink = _whole_sink(job, identity()) if job.whole else _Stream(job)
+        if isinstance(sink, Unfinished) and sink.complete:
+            _tell(place, -1)
+            sink.publish()
+            notify(f"{job.output}: was complete but for its name")
+            return
+        with sink.writing(), nullcontext() if job.attention is None else _attention_file(job.attention) as attention:
+            _tell(place, sink.lines)
+            work = load(job.device if place is None else str(place.device), attention)
+            source = sink.skip(windows(job.files))
+            done = results(source, work, start=sink.lines) if place is None else shared_results(source, work, place, start=sink.lines)
+            tally = Tally(sink.lines)
+            progress = _run(tally.counted(done), sink, job)
+            PrefixLines(job.prefix).finish(tally.line)
+        if progress is not None:
+            notify(f"{job.output if job.whole else 'standard output'}: {progress.summary()}")
+        if sink.split:
+            lines = "line was" if sink.split == 1 else "lines were"
+            notify(f"{sink.split:,} {lines} longer than the model takes, and translated in pieces")
+        tally.report()
+
+
+def _run(done: Iterator[tuple[Window, Done]], sink: "Unfinished | _Stream", job: Job) -> Progress | None:
+    """Writes all that comes, and shows how far it is: of a file, and on a terminal that does not show the translations themselves."""
+    if not (job.whole or (sys.stderr is not None and sys.stderr.isatty() and not sys.stdout.isatty())):
+        for window, what in done:
+            sink.add(window, what)
+        return None
+    progress = Progress(total=total_bytes(job.files), lines=sink.lines, size=sink.size, tokens=sink.tokens)
+    logger = logging.getLogger("dragoman")
+    logger.handlers = [progress, *logger.handlers]
+    try:
+        for window, what in done:
+            sink.add(window, what)
+            progress.add(lines=len(window.texts), size=_size(window.texts), tokens=what.tokens)
+    finally:
+        progress.clear()
+        logger.handlers = [each for each in logger.handlers if each is not progress]
+    return progress
+
+
+def _whole_sink(job: Job, identity: Mapping[str, Any]) -> Unfinished:
+    assert job.output is not None
+    output = Path(os.path.realpath(job.output))
+    alignment = None if job.alignment is None else Path(os.path.realpath(job.alignment))
+    if alignment is not None and alignment.exists() and not alignment.is_file():
+        raise UsageError(f"--align {job.alignment}: not a file; with -o FILE the alignments go into a file too")
+    return Unfinished(output, alignment, identity, resume=job.resume)
+
+
+def _attention_file(path: Path) -> AbstractContextManager["AttentionFile"]:
+    from dragoman.cli.attention_file import open_attention
+
+    return open_attention(path)
+
+
+def _tell(place: "Place | None", number: int) -> None:
+    if place is not None:
+        from dragoman.ranks import tell
+
+        tell(place, number)
+
+
+def _size(texts: list[str]) -> int:
+    return sum(len(text.encode()) + 1 for text in texts)
+
+
+class _Stream:
+    """Standard output, a pipe or a device: each window is written when it is done, and nothing is gone on with."""
+
+    def __init__(self, job: Job) -> None:
+        self.lines = self.size = self.tokens = self.split = 0
+        self._job = job
+        self._output: TextIO = sys.stdout
+        self._alignment: TextIO | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Opens what is written until the block ends."""
+        with ExitStack() as stack:
+            self._output = stack.enter_context(open_output(self._job.output))
+            if self._job.alignment is not None:
+                self._alignment = stack.enter_context(open_output(self._job.alignment))
+            yield
+
+    def skip(self, windows: Iterable[Window]) -> Iterator[Window]:
+        """All windows."""
+        return iter(windows)
+
+    def add(self, window: Window, done: Done) -> None:
+        """Writes what became of a window."""
+        self._output.write(done.output)
+        self._output.flush()
+        if self._alignment is not None:
+            self._alignment.write(done.alignment)
+        self.split += done.split

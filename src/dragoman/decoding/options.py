@@ -1,0 +1,105 @@
+"""What may be asked of a search beside Section 6.1: all of it off, but for the guard against loops, until asked for."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dragoman.errors import UsageError
+
+if TYPE_CHECKING:
+    from dragoman.decoding.glossary import Glossary
+
+UTILITIES = ("chrf",)
+GUARD = 24
+"""Tokens that must do nothing but repeat before the guard takes it for a loop."""
+MBR_SAMPLES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Departures from the plain search, with the names that `dragoman translate` gives them.
+
+    Lengths are numbers of tokens, end token included, or relative to those of the source: ``"0.5x"``. UsageError for what cannot be.
+    """
+
+    min_length: int | str | None = None  # no output is shorter
+    no_repeat_ngram: int = 0  # no n tokens in a row come twice in an output; 0: they may
+    repetition_guard: int = GUARD  # an output that has gone round in a loop for so many tokens must end; 0: it need not
+    diverse_groups: int = 1  # parts of the beam that keep away from each other's words
+    diversity: float | None = None  # how much, in log-probability; 0.5
+    sample: bool = False  # draw outputs at random instead of searching for the best
+    samples: int | None = None  # how many of each text, the best are given; as many as are given
+    temperature: float | None = None  # probabilities are raised to 1 / temperature; 1
+    top_k: int | None = None  # draw from so many most probable tokens; 0: from all
+    top_p: float | None = None  # draw from the fewest most probable tokens of this probability together; 1
+    seed: int | None = None  # other numbers give other samples; 1
+    mbr: str | None = None  # give the sample that is most like all of them: "chrf"
+    glossary: "Glossary | None" = None  # terms that must appear when their source does
+    require: tuple[str, ...] = ()  # phrases that must appear in every output
+    forbid: tuple[str, ...] = ()  # phrases that must not appear
+
+    def __post_init__(self) -> None:
+        """Every number in its range, and nothing that would do nothing."""
+        _in_range("no_repeat_ngram", self.no_repeat_ngram, 0)
+        _in_range("repetition_guard", self.repetition_guard, 0)
+        _in_range("diverse_groups", self.diverse_groups, 1)
+        _in_range("diversity", self.diversity, 0)
+        _in_range("samples", self.samples, 1)
+        _in_range("temperature", self.temperature, 0)
+        _in_range("top_k", self.top_k, 0)
+        _in_range("top_p", self.top_p, 0, 1)
+        if self.min_length is not None:
+            tokens_of(self.min_length, 1, name="min_length")
+        if self.mbr is not None and self.mbr not in UTILITIES:
+            raise UsageError(f"mbr={self.mbr}: unknown; known: {', '.join(UTILITIES)}")
+        for name in ("samples", "temperature", "top_k", "top_p", "seed"):
+            if getattr(self, name) is not None and not self.samples_drawn:
+                raise UsageError(f"{name}={getattr(self, name)} is for sampling; ask for sample, or leave {name} out")
+        if self.diversity is not None and self.diverse_groups == 1:
+            raise UsageError(f"diversity={self.diversity} is for groups of the beam; ask for 2 or more with diverse_groups")
+        if self.constrained and (self.samples_drawn or self.diverse_groups > 1):
+            other = "sample" if self.samples_drawn else "diverse_groups"
+            raise UsageError(
+                f"{other}: samples and diverse groups cannot be made to hold phrases; leave glossary and require out, or {other}"
+            )
+        if self.samples_drawn and self.diverse_groups > 1:
+            raise UsageError("sample with diverse_groups: samples need no groups; leave one of the two out")
+        for name, phrases in (("require", self.require), ("forbid", self.forbid)):
+            if isinstance(phrases, str) or not all(phrase.strip() for phrase in phrases):
+                raise UsageError(f"{name}={phrases!r}: give phrases that are not empty, one or more")
+
+    @property
+    def samples_drawn(self) -> bool:
+        """Whether outputs are drawn at random."""
+        return self.sample or self.mbr is not None
+
+    def drawn(self, n_best: int) -> int:
+        """How many samples of each text."""
+        return self.samples or (MBR_SAMPLES if self.mbr else n_best)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether outputs must hold phrases."""
+        return self.glossary is not None or bool(self.require)
+
+
+def _in_range(name: str, value: float | None, least: float, most: float = math.inf) -> None:
+    if value is not None and not (least <= value <= most and math.isfinite(value)):
+        bound = f"between {least} and {most}" if most < math.inf else f"{least} or more"
+        raise UsageError(f"{name}={value}: it must be {bound}")
+
+
+def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:
+    """A length in tokens, given as a number or relative to the source as in ``1.5x``, rounded up, at least 1.
+
+    Raises UsageError that begins with ``name`` for anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)x", str(length))
+    if found:
+        return max(1, math.ceil(round(float(found[1]) * source_tokens, 6)))
+    if not re.fullmatch(r"-?\d+", str(length)):
+        raise UsageError(f"{name}={length}: neither a number of tokens nor a multiple of the source's, such as 1.5x")
+    if int(length) < 1:
+        raise UsageError(f"{name}={length}: it must be at least 1, for the end token counts")
+    return int(length)

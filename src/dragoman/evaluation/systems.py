@@ -1,0 +1,82 @@
+"""What is evaluated: translations of a test set, with what is known of what made them."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dragoman.evaluation.testset import TestSet, check_length
+
+if TYPE_CHECKING:
+    from dragoman.decoding.translate import Translator
+
+_WARM_UP = 8  # sentences
+
+
+@dataclass(frozen=True)
+class System:
+    """Translations in plain text, one for each sentence of a test set.
+
+    Of a model also its settings (and, under ``info``, what its bundle says of its making), its number of parameters, the seconds that
+    translating took (loading not counted), the tokens it said, end tokens included, the sources' tokens that it does not know, and how many
+    translations reached the longest length allowed.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parameters: int | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    unknown_in_source: int | None = None
+    reached_limit: int | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of it, but its texts and settings."""
+        names = ("parameters", "seconds", "tokens", "unknown_in_source", "reached_limit")
+        return {"name": self.name} | {name: getattr(self, name) for name in names}
+
+
+def given_system(name: str, texts: Sequence[str], test: TestSet) -> System:
+    """Translations that are there; DragomanError with both counts unless there is one for each sentence."""
+    check_length(name, texts, test)
+    return System(name, tuple(texts))
+
+
+def translating_system(
+    name: str,
+    translator: "Translator",
+    test: TestSet,
+    *,
+    beam: int | None = None,
+    alpha: float | None = None,
+    max_length: int | None = None,
+    warm_up: bool = False,
+) -> System:
+    """A model's translations of the sources of ``test``, which are as the model takes them: segmented, with language tags.
+
+    ``warm_up``: some sentences are translated once before time is taken, for the first are slower whatever the model.
+    """
+    sources = test.sources or []
+    search = {"beam": beam, "alpha": alpha, "max_length": max_length}
+    if warm_up:
+        translator.translate(sources[:_WARM_UP], beam=beam, alpha=alpha, max_length=max_length)
+    start = time.perf_counter()
+    translations = translator.translate(sources, beam=beam, alpha=alpha, max_length=max_length)
+    seconds = time.perf_counter() - start
+    config, tokenizer = translator.bundle.config, translator.bundle.source_tokenizer
+    asked = {key: value for key, value in search.items() if value is not None and key != "max_length"}
+    settings = config.with_values(decoding=asked).model_dump(mode="json") | {"info": dict(translator.bundle.info)}
+    if max_length is not None:
+        settings["decoding"]["max_length"] = max_length
+    heads = [tokenizer.split_tag(text, place=f"line {number}") for number, text in enumerate(sources, start=1)]
+    return System(
+        name=name,
+        texts=tuple(translation.text for translation in translations),
+        settings=settings,
+        parameters=sum(weight.numel() for weight in translator.bundle.model.parameters()),
+        seconds=seconds,
+        tokens=sum(len(translation.tokens) for translation in translations),
+        unknown_in_source=sum(ids.count(tokenizer.unk) for ids in tokenizer.encode_batch([text for _, text in heads])),
+        reached_limit=sum(translation.reached_limit for translation in translations),
+    )

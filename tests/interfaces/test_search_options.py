@@ -1,0 +1,216 @@
+"""`dragoman translate` with the options of its search, as a user types them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from command_line import tiny_bundle
+from dragoman.bundle import save_bundle
+from dragoman.cli import main
+from dragoman.decoding.rules import most_copies
+from dragoman.decoding.translate import Translator
+from small_bundles import copier, fx_rand
+
+TEXT = "ona bek tilu\nrem sova\n\nkip dal ona\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "random"
+    save_bundle(fx_rand(seed=2), folder)
+    return folder
+
+
+@pytest.fixture
+def run(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Translates TEXT with the given options: status, standard output in lines, standard error."""
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text(TEXT, encoding="utf-8")
+
+    def run(*options: str, text: str = "text", model: Path = model) -> tuple[int, list[str], str]:
+        status = main(["translate", str(model), text, "--device", "cpu", *options])
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err
+
+    return run
+
+
+def test_each_option_reaches_the_search(run, model: Path) -> None:  # type: ignore[no-untyped-def]
+    _, plain, _ = run()
+    changes = [
+        ["--max-length", "4"], ["--max-length", "0.8x"], ["--no-repeat-ngram", "1"],
+        ["--sample"], ["--sample", "--seed", "7"], ["--sample", "--temperature", "2"], ["--sample", "--top-k", "2"],
+        ["--sample", "--top-p", "0.3"],
+        ["--mbr", "chrf"], ["--mbr", "chrf", "--samples", "3"], ["--require", "nur"], ["--forbid", plain[0].split()[0]],
+    ]  # fmt: skip
+    seen = []
+    for options in changes:
+        status, lines, err = run(*options)
+        assert (status, len(lines)) == (0, 4), (options, err)
+        assert lines != plain, options
+        assert lines[2] == ""
+        assert lines == run(*options)[1]
+        seen.append(lines)
+    assert len({tuple(lines) for lines in seen}) >= len(seen) - 2
+    short = ["--alpha", "-8", "--beam", "16"]
+    lengths = [len(line.split()) + 1 for line in run(*short, "--min-length", "2x")[1]]
+    assert [length >= least for length, least in zip(lengths, (8, 6, 1, 8), strict=True)] == [True] * 4
+    assert all(len(line.split()) < 3 for line in run(*short)[1])
+    four = run("--max-length", "4", "--json")[1]
+    assert all(len(json.loads(line)["tokens"]) <= 4 for line in four)
+
+
+def test_n_best_for_each(run) -> None:  # type: ignore[no-untyped-def]
+    for options in (["--beam", "4"], ["--beam", "4", "--diverse-groups", "2"], ["--beam", "4", "--diverse-groups", "4", "--diversity", "3"],
+                    ["--sample", "--samples", "20"], ["--mbr", "chrf"], ["--require", "nur"], ["--forbid", "ona"]):  # fmt: skip
+        status, lines, err = run("--n-best", "2", *options)
+        assert status == 0, err
+        columns = [line.split("\t") for line in lines if line.split("\t")[2]]
+        assert [column[0] for column in columns] == ["1", "1", "2", "2", "4", "4"]
+        assert all(columns[place][2] != columns[place + 1][2] for place in (0, 2, 4))
+
+
+def test_a_prefix_file_and_a_prefix_column(run) -> None:  # type: ignore[no-untyped-def]
+    Path("begin").write_text("rem sova\n\n\nnur\n", encoding="utf-8")
+    status, lines, _ = run("--prefix", "begin")
+    assert status == 0
+    assert lines[0].startswith("rem sova")
+    assert lines[3].startswith("nur")
+    assert lines[1] == run()[1][1]
+    Path("both").write_text("ona bek tilu\trem sova\nrem sova\n\t\nkip dal ona\tnur\n", encoding="utf-8")
+    assert run("--prefix", "column", text="both")[1] == lines
+
+
+@pytest.mark.parametrize(
+    ("beginnings", "fault"),
+    [
+        ("rem\n", "begin: ends after line 1, but there are more lines to translate"),
+        ("rem\n\n\n\nnur\n", "begin: goes on after line 4, where the text to translate ends"),
+        ("rem\n\n\n" + "nur " * 80 + "\n", "text, line 4: the prefix has 80 tokens, and an output of at most 12 has room for 11"),
+        ("\nnonesuch\n\n\n", "text, line 2: the prefix: the model's vocabulary has no 'nonesuch'"),
+    ],
+)
+def test_a_prefix_that_cannot_be_is_one_line(run, beginnings: str, fault: str) -> None:  # type: ignore[no-untyped-def]
+    Path("begin").write_text(beginnings, encoding="utf-8")
+    status, _, err = run("--prefix", "begin")
+    assert status == 1
+    assert err.count("\n") == 1
+    assert fault in err
+
+
+def test_a_glossary_is_kept_to_and_reported(run) -> None:  # type: ignore[no-untyped-def]
+    Path("terms.tsv").write_text("ona\tnur afi\nrem sova\tgost\n", encoding="utf-8")
+    status, lines, err = run("--glossary", "terms.tsv")
+    assert status == 0
+    assert ["nur afi" in line for line in lines] == [True, False, False, True]
+    assert "gost" in lines[1]
+    assert err == "dragoman: 3 of 3 required terms stand in the translations\n"
+    record = json.loads(run("--glossary", "terms.tsv", "--json")[1][1])
+    assert record["terms"] == [{"source": "rem sova", "target": "gost", "met": True}]
+    _, _, err = run("--glossary", "terms.tsv", "--max-length", "2")
+    assert err.splitlines() == [
+        "dragoman: 1 of 3 required terms stand in the translations",
+        "dragoman: warning: line 1: ona -> nur afi is not in the translation",
+        "dragoman: warning: line 4: ona -> nur afi is not in the translation",
+    ]
+    assert run("--glossary", "terms.tsv", "--quiet")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("ona\t\n", "terms.tsv, line 1: the target side is empty"),
+        ("ona bek\n", "terms.tsv, line 1: 0 tabs"),
+        ("kip\tnonesuch\n", "terms.tsv, line 1: the model's vocabulary has no 'nonesuch'"),
+        (None, "terms.tsv: cannot be read"),
+    ],
+)
+def test_a_glossary_that_cannot_be_is_one_line_before_any_output(run, content: str | None, fault: str) -> None:  # type: ignore[no-untyped-def]
+    if content is not None:
+        Path("terms.tsv").write_text(content, encoding="utf-8")
+    status, lines, err = run("--glossary", "terms.tsv")
+    assert (status, lines, err.count("\n")) == (1, [], 1)
+    assert fault in err
+
+
+def test_loops_are_ended_counted_and_reported(tmp_path: Path, run) -> None:  # type: ignore[no-untyped-def]
+    save_bundle(fx_rand(seed=2, extra_length=60, max_positions=80), tmp_path / "looping")
+
+    def translated(*options: str) -> tuple[list[str], str]:
+        status, lines, err = run("--beam", "1", *options, model=tmp_path / "looping")
+        assert status == 0
+        return lines, err
+
+    (unguarded, silence), (lines, err) = translated("--repetition-guard", "0"), translated()
+    assert silence == ""
+    looped = [number for number, (line, before) in enumerate(zip(lines, unguarded, strict=True), start=1) if line != before]
+    assert looped
+    counted = f"{len(looped)} translations went round in a loop and were ended; lines: {', '.join(map(str, looped))}"
+    assert err == f"dragoman: warning: {counted}\n"
+    for number, (line, before) in enumerate(zip(lines, unguarded, strict=True), start=1):
+        assert before.startswith(line)
+        assert (most_copies([*map(hash, line.split())], 16) >= 4) == (number in looped)
+    stops = [json.loads(line)["stop"] for line in translated("--json")[0]]
+    assert [number for number, stop in enumerate(stops, start=1) if stop == "repetition"] == looped
+
+
+def test_why_each_translation_ended(run) -> None:  # type: ignore[no-untyped-def]
+    records = [json.loads(line) for line in run("--json")[1]]
+    assert records[2]["stop"] == "empty"
+    for record in records[:2] + records[3:]:
+        assert record["stop"] == ("length" if record["reached_limit"] else "end")
+    assert {json.loads(line)["stop"] for line in run("--json", "--max-length", "2")[1]} == {"length", "empty"}
+
+
+def test_an_ensemble_on_the_command_line(run, model: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    save_bundle(fx_rand(seed=5), tmp_path / "second")
+    status, lines, _ = run("--ensemble", str(tmp_path / "second"))
+    assert status == 0
+    assert lines == [
+        each.text for each in Translator.load(model, device="cpu", ensemble=[tmp_path / "second"]).translate(TEXT.splitlines())
+    ]
+    foreign = tiny_bundle(tmp_path / "foreign")
+    status, lines, err = run("--ensemble", str(foreign))
+    assert (status, lines, err.count("\n")) == (1, [], 1)
+    assert "foreign: cannot work together with" in err
+    assert "vocabulary is another" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (["--top-k", "3"], "top_k=3 is for sampling"),
+        (["--temperature", "-1", "--sample"], "--temperature"),
+        (["--top-p", "2", "--sample"], "--top-p"),
+        (["--max-length", "1.5"], "--max-length"),
+        (["--max-length", "0"], "--max-length"),
+        (["--min-length", "x"], "--min-length"),
+        (["--mbr", "bleu"], "mbr=bleu: unknown; known: chrf"),
+        (["--sample", "--beam", "4"], "beam=4 with sample"),
+        (["--diverse-groups", "3"], "diverse_groups=3 with beam=4"),
+        (["--forbid", ""], "not empty"),
+        (["--min-length", "9", "--max-length", "5"], "min_length asks for 9"),
+        (["--require", "ona", "--forbid", "ona"], "require: 'ona' holds 'ona', which is forbidden"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_refused_in_one_line(run, options: list[str], fault: str) -> None:  # type: ignore[no-untyped-def]
+    status, lines, err = run(*options)
+    assert status == (1 if "--forbid" in options and len(options) == 4 else 2)
+    assert lines == []
+    assert err.count("\n") == 1
+    assert fault in err
+
+
+def test_a_model_that_copies_keeps_to_what_is_asked_in_byte_pairs(tmp_path: Path, run) -> None:  # type: ignore[no-untyped-def]
+    save_bundle(copier(), tmp_path / "copier")
+    Path("text").write_text("ona bek rem\nsova 🐟 kip\n", encoding="utf-8")
+    Path("begin").write_text("ona be\n\n", encoding="utf-8")
+    assert run("--prefix", "begin", model=tmp_path / "copier")[1] == ["ona bek rem", "sova 🐟 kip"]
+    _, lines, _ = run("--forbid", "🐟", "--forbid", "bek", model=tmp_path / "copier")
+    assert not any("🐟" in line or re.search(r"\bbek\b", line) for line in lines)
+    _, lines, err = run("--require", "tilu 🦤", model=tmp_path / "copier")
+    assert all("tilu 🦤" in line for line in lines)
+    assert "2 of 2 required terms" in err
