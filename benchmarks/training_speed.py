@@ -7,7 +7,11 @@ gives every contender the same batches, and the figure is the median of the roun
 The batches are Multi30k's published byte pairs where DRAGOMAN_DATA (or ../shared/data) has them; otherwise as many generated pairs of the
 same lengths.
 The share is the arithmetic of a step (6 for each weight and token; attention's own is left out) over its time, as a part of the rate that
-one large matrix product reaches here. On a GPU the same contenders run; --compile puts Dragoman's layers through torch.compile.
+one large matrix product reaches here. On a GPU the same contenders run, with the paper's 25,000 tokens a side unless others are asked for,
+and no round begins after four minutes with a preset; --compile puts Dragoman's layers through torch.compile:
+
+    python benchmarks/training_speed.py --preset base big --compile --output benchmarks/training_speed.gpu.json
+
 Marian needs `pip install transformers accelerate`; it is left out, and that is said, where they are missing. The peak of memory is that
 of each contender's process; `--vocabulary 64000` shows what a large vocabulary takes.
 """
@@ -38,9 +42,11 @@ from dragoman.data.corpus import Corpus
 from dragoman.devices import keep_freed_memory, peak_memory, pick_device
 from dragoman.model.build import build_model
 from dragoman.presets import count_parameters, resolve_config
+from dragoman.training.distributed import ALONE
 from dragoman.training.log import RunLog
 from dragoman.training.run import create_run, prepare
 from dragoman.training.trainer import Trainer
+from dragoman.training.windows import Window, ahead, make_window, pinned
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("DRAGOMAN_DATA", HERE.parents[1] / "shared" / "data")) / "multi30k" / "bpe10k" / "en-de"
@@ -53,26 +59,34 @@ def main() -> None:
     options = read_options()
     torch.set_num_threads(options.threads or torch.get_num_threads())
     device = pick_device(options.device)
-    with tempfile.TemporaryDirectory() as folder:
-        config, corpus, bundle = material(options, Path(folder))
-        batches = chosen_batches(corpus, bundle, options.warm + options.rounds * options.steps, config.training.batch_tokens)
-        if options.only:
-            try:
-                contender = CONTENDERS[options.only](config, bundle, corpus, Path(folder), device, options)
-            except ImportError as error:
-                print(error.name)
-            else:
-                serve(contender, batches, device)
-            return
-        contenders = {name: process for name in options.contenders.split(",") if (process := started(name))}
-        rates = take_turns(contenders, batches, warm=options.warm, rounds=options.rounds)
-        peaks = {name: json.loads(process.communicate()[0]) for name, process in contenders.items()}
-        report(options, config, rates, peaks, device)
+    options.batch_tokens = options.batch_tokens or (25_000 if device.type == "cuda" else 4096)
+    options.minutes = options.minutes or (4.0 if device.type == "cuda" else math.inf)
+    found = {}
+    for preset in options.preset:
+        with tempfile.TemporaryDirectory() as folder:
+            config, corpus, bundle = material(preset, options, Path(folder))
+            batches = chosen_batches(corpus, bundle, options.warm + options.rounds * options.steps, config.training.batch_budget)
+            if options.only:
+                try:
+                    contender = CONTENDERS[options.only](config, bundle, corpus, Path(folder), device, options)
+                except ImportError as error:
+                    print(error.name)
+                else:
+                    serve(contender, batches, device)
+                return
+            contenders = {name: process for name in options.contenders.split(",") if (process := started(name, preset))}
+            rates = take_turns(contenders, batches, warm=options.warm, rounds=options.rounds, minutes=options.minutes)
+            peaks = {name: json.loads(process.communicate()[0]) for name, process in contenders.items()}
+            found[preset] = report(options, config, rates, peaks, device)
+    facts = found if len(found) > 1 else found[options.preset[0]]
+    print(json.dumps(facts, indent=2))
+    if options.output:
+        options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
-def started(name: str) -> subprocess.Popen[str] | None:
+def started(name: str, preset: str) -> subprocess.Popen[str] | None:
     """A process that is ready for its turns as this contender; None where what it needs is not installed."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--only", name]
+    command = [sys.executable, __file__, *sys.argv[1:], "--preset", preset, "--only", name]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     if answer := process.stdout.readline():  # type: ignore[union-attr]
         if not answer.startswith("ready"):
@@ -90,14 +104,17 @@ def serve(contender: Contender, batches: list[Batch], device: torch.device) -> N
         for line in sys.stdin:
             start, stop = map(int, line.split())
             print(contender(batches[start:stop]), file=answers, flush=True)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # for the others, which are on the same GPU
         print(json.dumps(peak_memory(device)), file=answers)
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="tiny")
-    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--preset", nargs="+", default=["tiny"], help="one after the other")
+    parser.add_argument("--batch-tokens", type=int, help="4096, and 25,000 on a GPU, when not given")
+    parser.add_argument("--minutes", type=float, help="after which no round of a preset begins; 4 on a GPU when not given, else no limit")
     parser.add_argument("--vocabulary", type=int, default=0, help="generated pairs with so many words a side, instead of Multi30k")
     parser.add_argument("--contenders", default="dragoman-fp32,dragoman-bf16,loop-fp32,loop-bf16,marian-fp32,marian-bf16")
     parser.add_argument("--steps", type=int, default=8, help="updates of a round")
@@ -112,7 +129,7 @@ def read_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def material(options: argparse.Namespace, folder: Path) -> tuple[Config, Corpus, Bundle]:
+def material(preset: str, options: argparse.Namespace, folder: Path) -> tuple[Config, Corpus, Bundle]:
     """The preset's settings, the corpus, and a bundle with its tokenizer and fresh weights."""
     prefix = DATA / "train"
     if options.vocabulary or not DATA.is_dir():
@@ -121,7 +138,7 @@ def material(options: argparse.Namespace, folder: Path) -> tuple[Config, Corpus,
         "data": {"source": "en", "target": "de", "train": [str(prefix)], "tokenizer": "whitespace", "joiner": "@@", "vocabulary_size": 0},
         "training": {"batch_tokens": options.batch_tokens, "seed": options.seed, "log_every": 10**6, "evaluate_every": 10**6},
     }
-    config = resolve_config(options.preset, flags=settings)
+    config = resolve_config(preset, flags=settings)
     run = folder / "run"
     create_run(run, config, sys.argv)
     prepared = prepare(run, config)
@@ -157,13 +174,18 @@ def chosen_batches(corpus: Corpus, bundle: Bundle, count: int, batch_tokens: int
     raise SystemExit("too few batches; ask for fewer --rounds or --steps")
 
 
-def take_turns(contenders: dict[str, subprocess.Popen[str]], batches: list[Batch], *, warm: int, rounds: int) -> dict[str, list[float]]:
-    """Tokens a second of each contender in each round."""
+def take_turns(
+    contenders: dict[str, subprocess.Popen[str]], batches: list[Batch], *, warm: int, rounds: int, minutes: float
+) -> dict[str, list[float]]:
+    """Tokens a second of each contender in each round; there is at least one."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
+    began = time.monotonic()
     for process in contenders.values():
         turn(process, 0, warm)
     steps = (len(batches) - warm) // rounds
     for number in range(rounds):
+        if number and time.monotonic() - began > 60 * minutes:
+            break
         start, stop = warm + number * steps, warm + (number + 1) * steps
         tokens = sum(int(batch.source_mask.sum() + batch.target_mask.sum()) for batch in batches[start:stop])
         for name, process in contenders.items():
@@ -178,7 +200,7 @@ def turn(process: subprocess.Popen[str], start: int, stop: int) -> float:
     return float(process.stdout.readline())  # type: ignore[union-attr]
 
 
-def timed(step: Callable[[Batch], None], device: torch.device) -> Contender:
+def timed(step: Callable[[Batch], object], device: torch.device) -> Contender:
     """A contender that makes a step on each batch."""
 
     def contender(batches: Sequence[Batch]) -> float:
@@ -209,10 +231,20 @@ def dragoman(precision: str) -> Callable[..., Contender]:
             trainer.model.decoder.compile(dynamic=True)
         trainer.model.train()
 
-        def step(batch: Batch) -> None:
-            trainer._update([batch.pairs])
+        def made(batch: Batch) -> Window:
+            return make_window(corpus, [batch.pairs], own.target_tokenizer, ALONE)
 
-        return timed(step, device)
+        if device.type != "cuda":
+            return timed(lambda batch: trainer._update(made(batch)), device)
+
+        def contender(batches: Sequence[Batch]) -> float:
+            began = time.perf_counter()
+            for window in ahead(pinned(map(made, batches), device)):  # as its own training does on a GPU
+                trainer._update(window)
+            torch.cuda.synchronize(device)
+            return time.perf_counter() - began
+
+        return contender
 
     return build
 
@@ -337,7 +369,7 @@ CONTENDERS: dict[str, Callable[..., Contender]] = {
     f"{name}-{precision}": build(precision)
     for name, build in (("dragoman", dragoman), ("loop", loop), ("marian", marian))
     for precision in ("fp32", "bf16")
-}
+} | {"dragoman-fp16": dragoman("fp16")}
 
 
 # The result
@@ -347,13 +379,14 @@ def matrix_product_rate(dtype: torch.dtype, device: torch.device) -> float:
     """Floating point operations a second that a large product reaches here, the best of a few."""
     rows, inner, columns = (8192, 4096, 4096) if device.type == "cuda" else (2048, 1024, 1024)
     left, right = torch.randn(rows, inner, dtype=dtype, device=device), torch.randn(inner, columns, dtype=dtype, device=device)
-    best = math.inf
+    best, several = math.inf, 10 if device.type == "cuda" else 1  # a GPU is asked for several, for to wait for one takes time too
     for _ in range(20):
         began = time.perf_counter()
-        left @ right
+        for _ in range(several):
+            left @ right
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - began)
+        best = min(best, (time.perf_counter() - began) / several)
     return 2 * rows * inner * columns / best
 
 
@@ -368,9 +401,11 @@ def operations_of_a_token(config: Config) -> float:
 
 def report(
     options: argparse.Namespace, config: Config, rates: dict[str, list[float]], memory: dict[str, dict[str, int]], device: torch.device
-) -> None:
-    """A table on standard output, and all of it in a file."""
+) -> dict[str, Any]:
+    """What was found, with what it takes to find it again."""
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if any(name.endswith("fp16") for name in rates):
+        types["fp16"] = torch.float16
     peaks = {name: matrix_product_rate(dtype, device) for name, dtype in types.items()}
     operations = operations_of_a_token(config)
     rows: dict[str, dict[str, Any]] = {}
@@ -394,6 +429,7 @@ def report(
         "seed": options.seed,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
+        "compiled": options.compile,
         "torch": torch.__version__,
         "vocabulary": config.model.target_vocabulary,
         "batch_tokens": options.batch_tokens,
@@ -402,9 +438,7 @@ def report(
     }
     if best:
         facts[f"{best}_is_faster_by"] = ratios
-    print(json.dumps(facts, indent=2))
-    if options.output:
-        options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return facts
 
 
 if __name__ == "__main__":

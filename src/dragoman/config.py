@@ -5,13 +5,10 @@ and dotted overrides such as ``training.warmup_steps=400``. An unknown key is an
 """
 
 import difflib
-import json
-import tomllib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from dragoman.errors import UsageError
@@ -31,6 +28,12 @@ class Settings(BaseModel):
         if isinstance(value, int) and value > LARGEST:
             raise PydanticCustomError("too_large", "input should be less than 2^63")
         return value
+
+
+def _budget(value: object) -> object:
+    if value == "auto" or (type(value) is int and value > 0):
+        return value
+    raise PydanticCustomError("budget", "input should be a valid integer greater than 0, or auto")
 
 
 class ModelConfig(Settings):
@@ -157,6 +160,12 @@ class DataConfig(Settings):
     joiner: str = Field(
         "", description="For whitespace: the mark at the end of a piece that joins it to the next, such as @@; removed from output."
     )
+    bpe_dropout: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="For bpe: the probability with which a merge is left out, so that each epoch spells the training text in other pieces.",
+    )
     max_length: int = Field(
         256, gt=1, description="Pairs with a side of more tokens than this, end token included, are dropped and counted."
     )
@@ -174,6 +183,8 @@ class DataConfig(Settings):
             problems.append(f"source and target are both {self.source!r}; give two different language codes")
         if self.joiner and self.tokenizer != "whitespace":
             problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
+        if self.bpe_dropout and self.tokenizer != "bpe":
+            problems.append(f"bpe_dropout={self.bpe_dropout} is for tokenizer='bpe' only; leave it at 0")
         if self.weights and len(self.weights) != len(self.train):
             problems.append(f"weights has {len(self.weights)} numbers for {len(self.train)} training corpora; give one for each --train")
         problems += self._wrong_tags()
@@ -201,8 +212,10 @@ class DataConfig(Settings):
 class TrainingConfig(Settings):
     """Sections 5.1 to 5.4: batches, optimiser, schedule, regularisation, and when to look and stop."""
 
-    batch_tokens: int = Field(
-        25_000, gt=0, description="Most source tokens and most target tokens of an update's batch, padding counted (5.1)."
+    batch_tokens: Annotated[int | Literal["auto"], PlainValidator(_budget)] = Field(
+        25_000,
+        description="Most source tokens and most target tokens of an update's batch, padding counted (5.1); auto is what fits, and becomes "
+        "that number.",
     )
     accumulate: int = Field(1, gt=0, description="Batches whose gradients make one update; the loss divides by all their target tokens.")
     max_steps: int = Field(100_000, gt=0, description="Updates after which training ends (5.2).")
@@ -248,18 +261,32 @@ class TrainingConfig(Settings):
     log_every: int = Field(50, gt=0, description="Steps between progress records.")
     tensorboard: bool = Field(False, description="Whether TensorBoard's files are written too, into the run folder.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
-    precision: Literal["auto", "fp32", "bf16"] = Field(
+    shard: bool = Field(
+        False, description="Whether the processes that torchrun started share the model out, for one that does not fit on one device."
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="Type of the matrix products: auto is bf16 on a GPU that has it and on a CPU where it is measured to be faster.",
+        description="Type of the matrix products: auto is bf16 on a GPU that has it and on a CPU where it is measured to be faster, and "
+        "fp16, whose loss is scaled, on a GPU that has only that.",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.weight_decay and self.optimizer == "adam":
             raise ValueError(f"weight_decay={self.weight_decay} is not for optimizer='adam'; set optimizer='adamw' or 'muon'")
+        if self.shard and (self.ema or self.optimizer == "muon"):
+            named = f"ema={self.ema}" if self.ema else "optimizer='muon', which needs whole matrices"
+            raise ValueError(f"shard=true does not go with {named}; leave out one of them")
         if not _is_text(self.start_from):
             raise ValueError(_NO_RECORD.format(self.start_from))
         return self
+
+    @property
+    def batch_budget(self) -> int:
+        """batch_tokens as used, when ``auto`` has become a number (`training/budget.py`); ValueError before."""
+        if self.batch_tokens == "auto":
+            raise ValueError("training.batch_tokens=auto has no number yet")
+        return self.batch_tokens
 
 
 class DecodingConfig(Settings):
@@ -321,52 +348,8 @@ def check(settings: Mapping[str, Any], *, place: str) -> Config:
         raise UsageError(f"{place}: {'; '.join(map(_sentence, error.errors()))}") from None
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The nested settings of a TOML file; UsageError that names the file when it cannot be read."""
-    try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot read the settings file: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not a TOML file: {error}") from None
-
-
-def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
-    """Nested settings of ``GROUP.KEY=VALUE`` strings; a value is TOML, or plain text when it is not (``tokenizer=bpe``)."""
-    nested: dict[str, Any] = {}
-    for override in overrides:
-        path, equals, text = override.partition("=")
-        group, dot, key = path.strip().partition(".")
-        if not (equals and dot and group and key):
-            raise UsageError(f"--set {override}: expected GROUP.KEY=VALUE, such as training.warmup_steps=400")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):
-            value = text.strip()
-        nested.setdefault(group, {})[key] = value
-    return nested
-
-
-def to_toml(config: Config) -> str:
-    """The settings as TOML, each field under the sentence that explains it; fields without a value are left out."""
-    lines = ["# The resolved settings of this run. `dragoman train --config THIS_FILE` repeats it.", f"preset = {_toml(config.preset)}"]
-    for group in ("model", "data", "training", "decoding"):
-        settings: Settings = getattr(config, group)
-        lines += ["", f"[{group}]"]
-        for name, field in type(settings).model_fields.items():
-            value = getattr(settings, name)
-            if value is not None:
-                lines += [f"# {field.description}", f"{name} = {_toml(value)}"]
-    return "\n".join(lines) + "\n"
-
-
 def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def _toml(value: object) -> str:
-    # JSON's strings, numbers and booleans are TOML's too, but for the delete character.
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _sentence(problem: Any) -> str:

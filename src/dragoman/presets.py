@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Config, ModelConfig, check, layer, parse_overrides, read_toml
+from dragoman.config import Config, ModelConfig, check, layer
 from dragoman.errors import UsageError
+from dragoman.toml import parse_overrides, read_toml
 
 
 @dataclass(frozen=True)

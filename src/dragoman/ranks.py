@@ -4,6 +4,7 @@ Whatever is asked of all ranks must be asked by each of them in the same order.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +17,7 @@ from dragoman.devices import pick_device
 from dragoman.errors import DragomanError, UsageError
 
 _CPU = torch.device("cpu")
+_OF_OTHERS = re.compile("gloo|nccl|connect|socket|timed out|timeout", re.IGNORECASE)  # what PyTorch's own says has no type
 _PATIENCE = timedelta(hours=6)  # for a rank that encodes a corpus or translates the validation text while others wait
 
 
@@ -54,11 +56,11 @@ def connected(device: str, *, through_gpus: bool) -> Iterator[Place]:
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """A rank that is gone is DragomanError; its own message, or torchrun's report, says why it went."""
+    """Inside, a rank that is gone is DragomanError; its own message, or torchrun's report, says why it went."""
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if not (isinstance(error, dist.DistError) or _OF_OTHERS.search(str(error))):
             raise
         reason = str(error).partition("\n")[0]
         raise DragomanError(

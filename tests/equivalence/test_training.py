@@ -19,7 +19,7 @@ def textbook_losses(trainer: Trainer) -> list[float]:
     pad, bos = trainer.bundle.target_tokenizer.pad, trainer.bundle.target_tokenizer.bos
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, foreach=False, fused=False)
     plans = [
-        plan_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens=settings.batch_tokens, seed=settings.seed, epoch=epoch)
+        plan_batches(corpus.source_lengths, corpus.target_lengths, batch_tokens=settings.batch_budget, seed=settings.seed, epoch=epoch)
         for epoch in range(3)
     ]
     losses = []

@@ -28,7 +28,7 @@ def planned(trainer: Trainer, plan: Plan, monkeypatch: pytest.MonkeyPatch, *, ra
     """Train on these batches in every epoch with plain gradient descent, in which equal gradients give equal weights; the weights."""
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)
     trainer.rate = lambda step: rate
-    monkeypatch.setattr("dragoman.training.trainer.plan_batches", lambda *_, **__: [np.array(batch) for batch in plan])
+    monkeypatch.setattr("dragoman.training.windows.plan_batches", lambda *_, **__: [np.array(batch) for batch in plan])
     trainer.train()
     return {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
 
@@ -106,7 +106,7 @@ def test_padding_never_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         batch.target_output[~batch.target_mask] = 9
         return batch
 
-    monkeypatch.setattr("dragoman.training.trainer.collate", noisy)
+    monkeypatch.setattr("dragoman.training.windows.collate", noisy)
     assert largest_difference(planned(trainer, [[0, 1]], monkeypatch), right) < 1e-6
 
 

@@ -10,6 +10,7 @@ import torch
 
 from dragoman.presets import resolve_config
 from dragoman.training.optimizer import build_optimizer
+from dragoman.training.sharding import whole_moments
 from dragoman.training.state import Progress, load_state, save_state
 from dragoman.training.trainer import Trainer
 from training_runs import checkpoints, make_trainer, marked, records, toy_pairs, train, write_pairs
@@ -158,7 +159,7 @@ def test_the_random_state_is_that_of_the_device_in_use(tmp_path: Path, monkeypat
     for name in ("cuda:1", "cpu"):
         folder = tmp_path / name
         folder.mkdir()
-        save_state(folder, Progress(), optimizer, {}, {}, device=torch.device(name))
+        save_state(folder, Progress(), whole_moments(optimizer, keep=True), {}, {}, device=torch.device(name))
         load_state(folder, optimizer, trainer.model, device=torch.device(name))
     assert asked == [("get", "cuda:1"), ("set", "cuda:1")]
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from dragoman.config import Config
+from dragoman.errors import DragomanError
 from dragoman.training import precision
-from dragoman.training.precision import bfloat16_time, compute_dtype
-from training_runs import final_weights, toy_pairs, train, write_pairs
+from dragoman.training.precision import LossScale, bfloat16_time, compute_dtype
+from training_runs import checkpoints, final_weights, make_trainer, records, same_bits, toy_pairs, train, write_pairs
 
 CPU = torch.device("cpu")
 
@@ -86,3 +87,108 @@ with open("/proc/self/statm") as facts:
         for what in ("keep", "give back")
     )
     assert kept - given_back > 150 * 2**20
+
+
+class TestFloat16:
+    """On a CPU, which computes it slowly but alike; users get it on a GPU only."""
+
+    @pytest.mark.parametrize(
+        ("narrow", "capability", "chosen"),
+        [(True, (8, 0), torch.bfloat16), (False, (7, 5), torch.float16), (False, (7, 0), torch.float16), (False, (6, 1), torch.float32)],
+    )
+    def test_auto_takes_it_on_a_gpu_that_is_fast_in_nothing_else(
+        self, narrow: bool, capability: tuple[int, int], chosen: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: narrow)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        for asked, right in (("auto", chosen), ("fp16", torch.float16), ("bf16", torch.bfloat16)):
+            assert compute_dtype(Config().with_values(training={"precision": asked}), torch.device("cuda")) == right
+
+    def test_elsewhere_it_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        data = write_pairs(tmp_path / "train", toy_pairs(40))
+        for dry in ((), ("--dry-run",)):
+            assert train(tmp_path / "run", data, "--precision", "fp16", "--device", "cpu", *dry) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith("dragoman: training.precision=fp16 is for GPUs")
+            assert "give auto, fp32 or bf16" in line
+            assert not (tmp_path / "run").exists()
+
+    def test_the_scale_halves_at_once_and_doubles_after_many_good_updates(self) -> None:
+        scale = LossScale()
+        assert scale == LossScale(65536.0, 0)
+        for _ in range(1999):
+            scale.take(finite=True)
+        assert scale == LossScale(65536.0, 1999)
+        scale.take(finite=True)
+        assert scale == LossScale(131072.0, 0)
+        scale.take(finite=True)
+        scale.take(finite=False)
+        assert scale == LossScale(65536.0, 0)
+
+    def test_the_scale_is_that_of_pytorch(self) -> None:
+        theirs, ours = torch.amp.GradScaler("cpu"), LossScale()
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight])
+        for number in range(4100):
+            finite = number not in (5, 6, 3000)
+            theirs.scale(weight.sum() * (1.0 if finite else float("inf"))).backward()
+            theirs.step(optimizer)
+            theirs.update()
+            optimizer.zero_grad()
+            ours.take(finite=finite)
+            assert (theirs.get_scale(), theirs._get_growth_tracker()) == (ours.scale, ours.good), number
+
+    @pytest.fixture
+    def narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("dragoman.training.trainer.compute_dtype", lambda config, device, before: torch.float16)
+
+    def test_the_loss_is_that_of_float32_and_nothing_overflows(self, tmp_path: Path, narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        data = write_pairs(tmp_path / "train", toy_pairs(40))
+        assert train(tmp_path / "narrow", data, "--max-steps", "10", model__dropout=0.0) == 0
+        monkeypatch.undo()
+        assert train(tmp_path / "wide", data, "--max-steps", "10", "--precision", "fp32", model__dropout=0.0) == 0
+        for found, right in zip(*(records(tmp_path / run, "train") for run in ("narrow", "wide")), strict=True):
+            assert found["loss"] != right["loss"]
+            assert found["loss"] == pytest.approx(right["loss"], abs=1e-2)
+            assert found["grad_norm"] == pytest.approx(right["grad_norm"], rel=0.05)
+        assert json.loads((tmp_path / "narrow" / "run.json").read_text("utf-8"))["precision"] == "float16"
+
+    def test_an_update_that_overflows_is_left_out_and_is_no_step(self, tmp_path: Path, narrow: None) -> None:
+        trainer = make_trainer(tmp_path, toy_pairs(40), max_steps=2, evaluate_every=1)
+        trainer.progress.scale.scale = 2.0**40
+        before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
+        first = next(iter(trainer._windows()))
+        assert trainer._update(first) is None
+        progress = trainer.progress
+        assert (progress.step, progress.position, progress.target_tokens, progress.scale) == (0, 1, 0, LossScale(2.0**39, 0))
+        assert same_bits(before, dict(trainer.model.named_parameters()))
+        assert not trainer.optimizer.state_dict()["state"]
+        assert all(weight.grad is None for weight in trainer.model.parameters())
+
+        assert trainer.train() == "max_steps"
+        skips = [record for record in records(trainer.run, "event") if record["event"] == "skip"]
+        assert [skip["scale"] for skip in skips] == [2.0**power for power in range(39, 39 - len(skips), -1)]
+        assert {skip["step"] for skip in skips} <= {0, 1}
+        assert list(checkpoints(trainer.run)) == [1, 2]  # each due once
+        (rate,) = [record["lr"] for record in records(trainer.run, "train")][-1:]
+        assert rate == trainer.rate(2)
+
+    def test_a_gradient_that_is_no_number_with_any_scale_stops_the_run(
+        self, tmp_path: Path, narrow: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer = make_trainer(tmp_path, toy_pairs(40), max_steps=2)
+        monkeypatch.setattr(trainer, "_clip", lambda: float("nan"))
+        with pytest.raises(DragomanError, match="step 1: the gradient is not a finite number on lines"):
+            trainer.train()
+        assert len([record for record in records(trainer.run, "event") if record["event"] == "skip"]) == 31
+
+    def test_a_resumed_run_goes_on_with_the_scale(self, tmp_path: Path, narrow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(precision, "_DOUBLE_AFTER", 4)
+        data = write_pairs(tmp_path / "train", toy_pairs(40))
+        assert train(tmp_path / "whole", data, "--max-steps", "9", model__dropout=0.1) == 0
+        assert train(tmp_path / "parts", data, "--max-steps", "6", model__dropout=0.1) == 0
+        assert train(tmp_path / "parts", None, "--max-steps", "9") == 0
+        states = [json.loads((checkpoints(tmp_path / run)[9] / "state/progress.json").read_text("utf-8")) for run in ("whole", "parts")]
+        assert states[0]["progress"]["scale"] == states[1]["progress"]["scale"]
+        assert states[0]["progress"]["scale"]["scale"] != 2.0**16
+        assert same_bits(final_weights(tmp_path / "whole"), final_weights(tmp_path / "parts"))

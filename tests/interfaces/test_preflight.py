@@ -11,8 +11,10 @@ import torch
 from dragoman.config import Config
 from dragoman.data.batching import padded_sizes, plan_batches
 from dragoman.devices import free_memory
+from dragoman.model import attention
 from dragoman.model.build import build_model
 from dragoman.presets import count_parameters
+from dragoman.training import preflight as preflight_module
 from dragoman.training.preflight import estimate_memory, preflight, readable_bytes
 from training_runs import TINY, checkpoints, final_weights, make_trainer, records, same_bits, toy_pairs, train, write_pairs
 
@@ -53,7 +55,7 @@ def kept_by_autograd(model: Any, batch: int, length: int, *, bfloat16: bool) -> 
 def test_the_estimate_of_activations_is_what_autograd_keeps(changes: dict[str, Any], bfloat16: bool) -> None:
     model = Config().with_values(model=SIZES | changes).model
     estimates = [
-        estimate_memory(model, np.array([batch * 25]), np.array([25]), bfloat16=bfloat16).activations for batch in (20, 40)
+        estimate_memory(model, np.array([batch * 25]), np.array([25]), narrow=bfloat16).activations for batch in (20, 40)
     ]  # their difference leaves out what does not grow with the batch
     kept = [kept_by_autograd(model, batch, 25, bfloat16=bfloat16) for batch in (20, 40)]
     assert estimates[1] - estimates[0] == pytest.approx(kept[1] - kept[0], rel=0.12)
@@ -213,3 +215,10 @@ def test_free_memory_is_the_least_of_the_machines_and_the_containers(tmp_path: P
 )
 def test_bytes_for_people(count: int, shown: str) -> None:
     assert readable_bytes(count) == shown
+
+
+def test_the_estimate_knows_from_how_many_keys_on_attention_keeps_no_weights() -> None:
+    assert preflight_module._EQUATION_BELOW == attention._FUSED_FROM
+    model = Config().with_values(model=SIZES).model
+    short, long = (estimate_memory(model, np.array([5120]), np.array([longest]), narrow=True).activations for longest in (511, 512))
+    assert short - long == 5120 * 511 * 2 * 4 * (2 + 2 * 2)  # two bytes for each of four heads, in two layers and twice in two

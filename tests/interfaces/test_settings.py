@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dragoman.config import Config, Settings, parse_overrides, to_toml
+from dragoman.config import Config, Settings
 from dragoman.errors import UsageError
 from dragoman.presets import PRESETS, resolve_config
+from dragoman.toml import parse_overrides, to_toml
 
 
 def refusal(**sources: Any) -> str:

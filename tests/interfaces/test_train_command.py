@@ -163,7 +163,7 @@ def test_a_checkpoint_without_its_state_is_not_resumed_from(data: Path, tmp_path
         (["--seed", "-1"], ["--seed"]),
         (["--preset", "huge"], ["unknown preset 'huge'", "base", "tiny"]),
         (["--precision", "fp8"], ["precision='fp8'"]),
-        (["--precision", "fp16"], ["training.precision='fp16'", "'auto', 'fp32' or 'bf16'"]),
+        (["--precision", "fp16", "--device", "cpu"], ["training.precision=fp16", "auto, fp32 or bf16"]),
         (["--device", "tpu"], ["'tpu'", "cpu", "cuda"]),
         (["--device", "meta"], ["'meta'", "cpu", "cuda"]),
         (["--config", "nowhere.toml"], ["nowhere.toml", "cannot read"]),

@@ -16,6 +16,7 @@ from dragoman.data.batching import draw_pairs, plan_batches
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.training.trainer import Trainer
+from dragoman.training.windows import Window
 from training_runs import TINY, final_weights, records, same_bits, toy_pairs, train, write_pairs
 
 
@@ -134,9 +135,9 @@ def test_an_epoch_of_a_run_sees_each_pair_so_often(corpora: tuple[Path, Path], t
     seen: list[tuple[int, list[int]]] = []
     update = Trainer._update
 
-    def noting(trainer: Trainer, window: list[np.ndarray]) -> float:
-        lines = [int(line) for batch in window for line in trainer.corpus.line_numbers[batch]]
-        seen.append((trainer.progress.epoch, lines))
+    def noting(trainer: Trainer, window: Window) -> float | None:
+        lines = [int(line) for batch in window.batches for line in trainer.corpus.line_numbers[batch]]
+        seen.append((window.epoch, lines))
         return update(trainer, window)
 
     monkeypatch.setattr(Trainer, "_update", noting)

@@ -134,6 +134,15 @@ TrainingDevice = Annotated[
         help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps; with torchrun auto, cpu or cuda. Default: auto.",
     ),
 ]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="TYPE",
+        help="auto, fp32, bf16 or fp16. Default: auto (bf16 on a GPU that has it and a CPU that is faster with it, fp16 on a GPU that "
+        "has only that).",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(
@@ -157,7 +166,8 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable.",
+        help="One setting over the preset's and the file's, such as training.warmup_steps=400; repeatable. "
+        "training.batch_tokens=auto takes the largest batches that fit.",
     ),
 ]
 TensorBoardFiles = Annotated[

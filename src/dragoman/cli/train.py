@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import DryRun, Overrides, Paths, Quiet, StartFrom, TensorBoardFiles, TrainingData, TrainingDevice
+from dragoman.cli.options import DryRun, Overrides, Paths, Precision, Quiet, StartFrom, TensorBoardFiles, TrainingData, TrainingDevice
 from dragoman.cli.stops import interruptible, say_farewell
 from dragoman.cli.streams import follows, hush, launched, notify
 from dragoman.config import Config
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dragoman.bundle import Bundle
     from dragoman.training.distributed import Ranks
     from dragoman.training.log import RunLog
+    from dragoman.training.preflight import Preflight
     from dragoman.training.run import Prepared
     from dragoman.training.trainer import Score, Trainer
 
@@ -47,14 +48,7 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
     device: TrainingDevice = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision",
-            metavar="TYPE",
-            help="auto, fp32 or bf16. Default: auto (bf16 on a GPU that has it and a CPU that is faster with it).",
-        ),
-    ] = None,
+    precision: Precision = None,
     tensorboard: TensorBoardFiles = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -160,12 +154,11 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
     """
     from dragoman.devices import machine_facts
     from dragoman.training.log import RunLog, Screen
-    from dragoman.training.preflight import preflight
     from dragoman.training.run import create_run, discard_run, idle_settings, prepare, record_run, sole_writer
     from dragoman.training.tensorboard import TensorBoard
 
     device = ranks.device
-    _check(settings)
+    _check(settings, ranks.size)
     existed = run.exists()
     if changes is None:
         create_run(run, settings, sys.argv)
@@ -179,7 +172,7 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
         try:
             prepared = prepare(run, settings)
             ranks.wait()  # now the others open what is prepared
-            known = preflight(prepared.config, prepared.corpus, device=device, ranks=ranks)
+            prepared, known = _settled(prepared, device, ranks)
             trainer = _trainer(run, prepared, log, device, ranks)
             ranks.wait()  # nothing stands in the way of any
             step = trainer.progress.step
@@ -204,13 +197,11 @@ def _follow(run: Path, settings: Config, ranks: "Ranks") -> list[int]:
     Returns the signals received.
     """
     from dragoman.training.log import RunLog
-    from dragoman.training.preflight import preflight
     from dragoman.training.run import prepare
 
-    _check(settings)
+    _check(settings, ranks.size)
     ranks.wait()
-    prepared = prepare(run, settings)
-    preflight(prepared.config, prepared.corpus, device=ranks.device, ranks=ranks)
+    prepared, _ = _settled(prepare(run, settings), ranks.device, ranks)
     log = RunLog(run, console=None, max_steps=settings.training.max_steps)
     trainer = _trainer(run, prepared, log, ranks.device, ranks)
     ranks.wait()
@@ -240,8 +231,8 @@ def _loop(run: Path, trainer: "Trainer", log: "RunLog") -> list[int]:
     return received
 
 
-def _check(settings: Config) -> None:
-    """Refuses settings that would end a run late: UsageError or DragomanError."""
+def _check(settings: Config, processes: int) -> None:
+    """Refuses settings that would end a run late, or do nothing: UsageError or DragomanError."""
     from dragoman.evaluation.metrics import check_tokenizer
     from dragoman.training.optimizer import check_optimizer
     from dragoman.training.run import check_settings
@@ -252,6 +243,20 @@ def _check(settings: Config) -> None:
     if settings.training.tensorboard:
         check_tensorboard()
     check_settings(settings)
+    if settings.training.shard:
+        from dragoman.training.sharding import check_sharding
+
+        check_sharding(settings.training, ranks=processes)
+
+
+def _settled(prepared: "Prepared", device: "torch.device", ranks: "Ranks") -> "tuple[Prepared, Preflight]":
+    """What is prepared, with a number for training.batch_tokens=auto, and what is known of the training."""
+    from dragoman.training.budget import settle_budget
+    from dragoman.training.preflight import preflight
+
+    found = prepared.config.training.batch_tokens == "auto"
+    prepared = settle_budget(prepared, device=device, ranks=ranks)
+    return prepared, preflight(prepared.config, prepared.corpus, device=device, ranks=ranks, found=found)
 
 
 def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
@@ -271,18 +276,17 @@ def _rehearse(out: Path, settings: Config) -> None:
     from dragoman.devices import pick_device
     from dragoman.training.distributed import ALONE
     from dragoman.training.log import RunLog
-    from dragoman.training.preflight import measured_lines, preflight
+    from dragoman.training.preflight import measured_lines
     from dragoman.training.run import check_new_run, create_run, prepare
 
     if launched():
         raise UsageError("--dry-run measures one process; start it without torchrun")
     device = pick_device(settings.training.device)
-    _check(settings)
+    _check(settings, 1)
     check_new_run(out, settings)
     with _passing_folder(out) as run:
         create_run(run, settings, sys.argv)
-        prepared = prepare(run, settings)
-        known = preflight(prepared.config, prepared.corpus, device=device)
+        prepared, known = _settled(prepare(run, settings), device, ALONE)
         log = RunLog(run, console=None, max_steps=settings.training.max_steps)
         trainer = _trainer(run, prepared, log, device, ALONE)
         print(_headline(prepared, trainer), *known.lines(), sep="\n", flush=True)

@@ -111,6 +111,19 @@ class Corpus:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DragomanError(f"{folder}: not a whole corpus ({error}); build it again from the text") from None
 
+    def of_epoch(self, epoch: int, *, seed: int, most: int) -> "Corpus":
+        """The corpus as it is seen in an epoch, no longer than ``most``: the same in each, but for a `SampledCorpus`."""
+        return self
+
+    def side(self, number: int, indices: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]:
+        """The source (0) or target (1) of the pairs at ``indices``: ids in which they are, where they start there, and their lengths."""
+        ids, starts, lengths = (
+            (self.target_ids, self.target_starts, self.target_lengths)
+            if number
+            else (self.source_ids, self.source_starts, self.source_lengths)
+        )
+        return ids, starts[indices], lengths[indices]
+
     def __len__(self) -> int:
         """Pairs."""
         return len(self.source_lengths)

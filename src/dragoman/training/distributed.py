@@ -37,15 +37,16 @@ class Ranks:
         """Whether this is the rank that writes the run folder, evaluates and speaks."""
         return self.rank == 0
 
-    def share(self, window: Sequence[Indices]) -> list[tuple[int, Indices]]:
+    def share(self, window: Sequence[Indices], *, empty: bool = False) -> list[tuple[int, Indices]]:
         """This rank's part of an update's batches, each with its place among them; nothing is left out, and nothing is given twice.
 
         Whole batches while there is one for every rank; those left over are split by rows, so that each rank gets pairs of all lengths.
+        With ``empty`` parts without a row are given too, so that every rank has equally many.
         """
         whole = len(window) - len(window) % self.size
         parts = [(place, window[place]) for place in range(self.rank, whole, self.size)]
         parts += [(place, window[place][self.rank :: self.size]) for place in range(whole, len(window))]
-        return [(place, indices) for place, indices in parts if len(indices)]
+        return [(place, indices) for place, indices in parts if empty or len(indices)]
 
     def sum(self, *values: float) -> list[float]:
         """Each number added over all ranks."""

@@ -91,7 +91,7 @@ class RunLog:
                 self.say(f"  {name}  {plain_line(sample[key])}")
 
     def event(self, name: str, **facts: Any) -> None:
-        """Something that happened: start, resume, stop."""
+        """Something that happened: start, resume, stop, skip."""
         self._append("event", {"event": name, **facts})
 
     def say(self, *lines: str) -> None:

@@ -28,6 +28,7 @@ UPDATES, SECONDS = 8, 20.0
 
 _LOSS_ROWS = 512
 _WIDE = 4  # bytes of a float32
+_EQUATION_BELOW = 512  # keys, with which attention in bfloat16 on a CPU keeps its weights (`FusedAttention`)
 
 
 class Memory(NamedTuple):
@@ -46,7 +47,10 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Preflight:
-    """What is known of a training before its first update; ``free`` is None where the system does not tell."""
+    """What is known of a training before its first update; ``free`` is None where the system does not tell.
+
+    ``budget`` is the number that was found for training.batch_tokens=auto, None where it was given.
+    """
 
     parameters: int
     memory: Memory
@@ -56,6 +60,7 @@ class Preflight:
     epoch_steps: int
     pairs: int
     dropped: Mapping[str, int]
+    budget: int | None = None
 
     def lines(self) -> list[str]:
         """For people, without the parameters."""
@@ -63,7 +68,9 @@ class Preflight:
         why = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
         memory = self.memory
         room = "" if self.free is None else f"; {readable_bytes(self.free)} free"
+        found = [] if self.budget is None else [f"batches: at most {self.budget:,} tokens a side, found for training.batch_tokens=auto"]
         return [
+            *found,
             f"an epoch: {self.source_tokens:,} source and {self.target_tokens:,} target tokens in {self.epoch_steps:,} steps; "
             + (f"{gone:,} of {self.pairs + gone:,} pairs dropped ({why})" if gone else "no pair dropped"),
             f"memory: about {readable_bytes(memory.total)} (weights {readable_bytes(memory.weights)}, gradients "
@@ -72,28 +79,30 @@ class Preflight:
         ]
 
 
-def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ranks = ALONE) -> Preflight:
+def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ranks = ALONE, found: bool = False) -> Preflight:
     """The facts of a training on a device; of many ``ranks``, each needs the memory for its part of a batch.
 
-    Raises DragomanError when the memory there is cannot hold it, with the setting to change.
+    ``found`` says that training.batch_tokens was auto. Raises DragomanError when the memory there is cannot hold it, with the setting to
+    change; what was tried on a GPU fits, whatever the estimate is.
     """
     weights, training = config.data.weights, config.training
+    corpus = corpus.of_epoch(0, seed=training.seed, most=training.batch_budget)
     most = _lengths(corpus, [math.ceil(weight) for weight in weights], training)  # of any epoch
-    sizes, longest = padded_sizes(*most, batch_tokens=training.batch_tokens)
+    sizes, longest = padded_sizes(*most, batch_tokens=training.batch_budget)
     batches = len(sizes)
     if training.accumulate < ranks.size:  # no rank has a whole batch
         rows = sizes // longest
         sizes = longest * -(-rows // ranks.size)
-    narrow = compute_dtype(config, device) == torch.bfloat16
-    memory = estimate_memory(config.model, sizes, longest, bfloat16=narrow, on_cpu=device.type == "cpu")
+    narrow, shards = compute_dtype(config, device) != torch.float32, ranks.size if training.shard else 1
+    memory = estimate_memory(config.model, sizes, longest, narrow=narrow, on_cpu=device.type == "cpu", shards=shards)
     free = free_memory(device)
     if free is not None and device.type == "cpu":
         free //= ranks.local_size
-    if free is not None and memory.total > free:
-        raise DragomanError(_too_large(config, memory, free, int(longest.max()), bfloat16=narrow, device=device))
+    if free is not None and memory.total > free and not (found and device.type == "cuda" and shards == 1):
+        raise DragomanError(_too_large(config, memory, free, int(longest.max()), narrow=narrow, device=device, shards=shards))
     source_lengths, target_lengths = _lengths(corpus, weights, training)
     if weights:
-        batches = len(padded_sizes(source_lengths, target_lengths, batch_tokens=training.batch_tokens)[0])
+        batches = len(padded_sizes(source_lengths, target_lengths, batch_tokens=training.batch_budget)[0])
     return Preflight(
         parameters=count_parameters(config.model),
         memory=memory,
@@ -103,6 +112,7 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ra
         epoch_steps=math.ceil(batches / training.accumulate),
         pairs=len(corpus),
         dropped=corpus.dropped,
+        budget=training.batch_budget if found else None,
     )
 
 
@@ -113,17 +123,22 @@ def _lengths(corpus: Corpus, weights: Sequence[float], training: TrainingConfig)
 
 
 def estimate_memory(
-    model: ModelConfig, sizes: NDArray[np.int64], longest: NDArray[np.int64], *, bfloat16: bool = False, on_cpu: bool = True
+    model: ModelConfig, sizes: NDArray[np.int64], longest: NDArray[np.int64], *, narrow: bool = False, on_cpu: bool = True, shards: int = 1
 ) -> Memory:
     """Bytes of a step on the batch that takes most: ``sizes`` are the N of each batch, ``longest`` the T.
 
-    Activations are what the backward pass needs, which is all sums, norms and inputs of matrix products, and what the loss takes at once.
+    ``narrow`` says that products have two bytes a number. Activations are what the backward pass needs, which is all sums, norms and
+    inputs of matrix products, and what the loss takes at once. Of ``shards`` each has a part of the weights, gradients and moments, and
+    for a time the whole embeddings and two layers.
     """
     parameters = count_parameters(model)
-    per_token, per_pair = _activations(model, bfloat16=bfloat16, on_cpu=on_cpu)
-    kept = sizes * (per_token + per_pair * longest)
-    at_once = _WIDE * (3 * _LOSS_ROWS + 3 * model.d_model) * model.target_vocabulary + (2 * parameters if bfloat16 else 0)
-    return Memory(_WIDE * parameters, _WIDE * parameters, 2 * _WIDE * parameters, int(kept.max(initial=0)) + at_once)
+    kept = sizes * _activations(model, longest, narrow=narrow, on_cpu=on_cpu)
+    at_once = _WIDE * (3 * _LOSS_ROWS + 3 * model.d_model) * model.target_vocabulary + (2 * parameters if narrow else 0)
+    own = weights = _WIDE * parameters
+    if shards > 1:
+        own = -(-weights // shards)
+        weights = own + _WIDE * _gathered(model)
+    return Memory(weights, weights, 2 * own, int(kept.max(initial=0)) + at_once)
 
 
 def measured_lines(trainer: Trainer, known: Preflight) -> list[str]:
@@ -158,38 +173,52 @@ def readable_bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _activations(model: ModelConfig, *, bfloat16: bool, on_cpu: bool) -> tuple[int, int]:
-    """Bytes kept for the backward pass, for each of the N tokens, and more for each of its T: attention weights, where they are kept."""
-    narrow = 2 if bfloat16 else _WIDE
-    between = _WIDE if on_cpu else narrow  # between products; on a CPU these alone are narrow
+def _gathered(model: ModelConfig) -> int:
+    """Parameters that a rank of a sharded model has whole at one time: what lies outside of the layers, and two of these."""
+
+    def count(encoder: int, decoder: int) -> int:
+        return count_parameters(model.model_copy(update={"encoder_layers": encoder, "decoder_layers": decoder}))
+
+    return count(0, 0) + 2 * (count(0, 1) - count(0, 0))
+
+
+def _activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow: bool, on_cpu: bool) -> NDArray[np.int64]:
+    """Bytes kept for the backward pass for each of the N tokens of batches whose ``longest`` pairs have T: more where weights are kept."""
+    product = 2 if narrow else _WIDE
+    between = _WIDE if on_cpu else product  # between products; on a CPU these alone are narrow
     around = _WIDE + (between if model.dropout else 0)  # of each sub-layer: the sum that is normed, and what dropout chose
-    heads = 2 * model.n_heads * (model.key_width + model.value_width) * between
-    if bfloat16 and on_cpu:
-        heads += model.n_heads * model.value_width * narrow  # once more, for the product with W^O
-    inputs = narrow if on_cpu or not bfloat16 else 3 * narrow  # of queries, keys and values: a GPU's autocast makes three of one tensor
+    heads = 2 * model.n_heads * (model.key_width + model.value_width)
+    if narrow and on_cpu and model.attention_dropout:
+        heads = heads * between + model.n_heads * model.value_width * product  # once more, for the product with W^O
+    else:
+        heads *= product
+    inputs = product if on_cpu or not narrow else 3 * product  # of queries, keys and values: a GPU's autocast makes three of one tensor
     attention = heads + (around + inputs) * model.d_model
-    feed_forward = model.d_ff * (narrow + (2 * between if model.activation_dropout else 0)) + (around + narrow) * model.d_model
+    feed_forward = model.d_ff * (product + (2 * between if model.activation_dropout else 0)) + (around + product) * model.d_model
     layers = model.encoder_layers * (attention + feed_forward) + model.decoder_layers * (2 * attention + feed_forward)
-    ends = _WIDE * (2 + (2 if model.dropout else 0) + (0 if bfloat16 else 2)) * model.d_model  # embeddings, and the loss
+    ends = _WIDE * (2 + (2 if model.dropout else 0) + (0 if narrow else 2)) * model.d_model  # embeddings, and the loss
     plain = model.attention_dropout or model.key_width != model.value_width  # what the fused kernel does not take
-    weights = _WIDE * model.n_heads * ((3 if model.attention_dropout else 1) + (bfloat16 and not on_cpu)) if plain else 0
-    return layers + ends, weights * (model.encoder_layers + 2 * model.decoder_layers)
+    weights = _WIDE * ((3 if model.attention_dropout else 1) + (narrow and not on_cpu)) if plain else 0
+    kept = np.full_like(longest, weights)
+    if narrow and on_cpu and not model.attention_dropout:
+        kept = np.where(longest < _EQUATION_BELOW, product, weights)
+    return layers + ends + kept * longest * model.n_heads * (model.encoder_layers + 2 * model.decoder_layers)
 
 
-def _too_large(config: Config, memory: Memory, free: int, longest: int, *, bfloat16: bool, device: torch.device) -> str:
+def _too_large(config: Config, memory: Memory, free: int, longest: int, *, narrow: bool, device: torch.device, shards: int) -> str:
     """What does not fit, and the setting to change: the batch's budget if a smaller one would do, else the model's size."""
     needs = f"does not fit: training needs about {readable_bytes(memory.total)} but {readable_bytes(free)} is free on {device}"
     on_cpu = device.type == "cpu"
-    least = estimate_memory(config.model, np.array([longest]), np.array([longest]), bfloat16=bfloat16, on_cpu=on_cpu)
+    least = estimate_memory(config.model, np.array([longest]), np.array([longest]), narrow=narrow, on_cpu=on_cpu, shards=shards)
     parameters = count_parameters(config.model)
     if least.total > free:
         return (
             f"a model of {parameters:,} parameters {needs}, and {readable_bytes(least.total)} even for one pair at a time; choose a "
             "smaller --preset, or lower model.d_model, model.encoder_layers and model.decoder_layers, or data.vocabulary_size"
         )
-    budget, training = config.training.batch_tokens, config.training
-    per_token, per_pair = _activations(config.model, bfloat16=bfloat16, on_cpu=on_cpu)
-    fits = max(longest, longest + (free - least.total) // (per_token + per_pair * longest))
+    budget, training = config.training.batch_budget, config.training
+    per_token = int(_activations(config.model, np.array(longest), narrow=narrow, on_cpu=on_cpu))
+    fits = max(longest, longest + (free - least.total) // per_token)
     return (
         f"a batch of training.batch_tokens={budget} {needs}; lower it to {fits}, and set training.accumulate="
         f"{training.accumulate * math.ceil(budget / fits)} for updates of the same size"

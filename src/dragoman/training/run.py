@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers
-from dragoman.config import Config, Settings, to_toml
+from dragoman.config import LARGEST, Config, Settings
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.lines import read_lines
 from dragoman.data.formats.pairs import corpus_files, read_pairs
+from dragoman.data.segmentation import sampled_corpus
 from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
+from dragoman.toml import to_toml
 from dragoman.training.records import read_run
 from dragoman.training.start import describe_start, starting_tokenizers, starting_vocabularies
 
@@ -158,6 +160,9 @@ def prepare(run: Path, config: Config) -> Prepared:
         except OSError as error:
             raise DragomanError(f"{run}: cannot write the tokenizer: {error.strerror}; make room or choose another --out") from None
     corpus = _corpus(run / "corpus" / "train", data.train, data.tags, config, source, target)
+    if data.bpe_dropout:
+        longest = min(data.max_length, config.model.max_positions)
+        corpus = sampled_corpus(run / "corpus" / "train-words", corpus, source, target, dropout=data.bpe_dropout, longest=longest)
     validation = _corpus(run / "corpus" / "valid", data.valid, data.validation_tags, config, source, target) if data.valid else None
     rows = starting_vocabularies(run) if config.training.start_from else (0, 0)  # more than entries, perhaps
     sizes = {"source_vocabulary": max(len(source), rows[0]), "target_vocabulary": max(len(target), rows[1])}
@@ -215,7 +220,7 @@ def _default(settings: Settings, name: str) -> object:
 
 
 def _corpus(folder: Path, specs: Sequence[str], tags: Sequence[str], config: Config, source: Tokenizer, target: Tokenizer) -> Corpus:
-    budget = config.training.batch_tokens
+    budget = LARGEST if config.training.batch_tokens == "auto" else config.training.batch_tokens
     if (folder / "corpus.json").exists():
         corpus = Corpus.open(folder)
         longest = max(int(corpus.source_lengths.max()), int(corpus.target_lengths.max()))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from dragoman.errors import DragomanError
 from dragoman.training.distributed import seed_rank
+from dragoman.training.precision import LossScale
+from dragoman.training.sharding import own_moments
 
 
 @dataclass
@@ -19,7 +21,8 @@ class Progress:
     """Where a training stands. ``position`` counts the updates of the current epoch that are done; ``seconds`` the time spent.
 
     ``measure`` says what ``best`` is a number of, for numbers of different measures cannot be compared; ``bfloat16`` whether the matrix
-    products are in that type; ``unreported`` has the sums over the updates since the last record in the log.
+    products are in that type; ``scale`` is that of the loss in float16; ``unreported`` has the sums over the updates since the last record
+    in the log.
     """
 
     step: int = 0
@@ -33,25 +36,28 @@ class Progress:
     evaluations_since_best: int = 0
     bfloat16: bool = False
     unreported: tuple[float, ...] = ()
+    scale: LossScale = field(default_factory=LossScale)
 
     def __post_init__(self) -> None:
         if self.best is not None:
             first, second = self.best  # a list, when it was read from JSON
             self.best = (first, second)
         self.unreported = tuple(self.unreported)
+        if isinstance(self.scale, dict):
+            self.scale = LossScale(**self.scale)
 
 
 def save_state(
     folder: Path,
     progress: Progress,
-    optimizer: torch.optim.Optimizer,
+    moments: Mapping[int, Mapping[str, Tensor]],
     facts: dict[str, str],
     trained: Mapping[str, Tensor],
     *,
     device: torch.device,
     others: Sequence[Mapping[str, Tensor]] = (),
 ) -> None:
-    """Writes folder/state: the progress, the optimiser's moments and the random states of the CPU and of ``device``.
+    """Writes folder/state: the progress, the optimiser's ``moments`` and the random states of the CPU and of ``device``.
 
     ``facts`` names what must not change. ``trained`` holds the weights that training goes on with, where the folder's own are their
     moving average. ``others`` are the random states of the ranks after the first.
@@ -62,8 +68,8 @@ def save_state(
     for rank, states in enumerate(others, start=1):
         tensors |= {f"random.{name}.{rank}": values for name, values in states.items()}
     tensors |= {f"trained.{name}": weight.contiguous().cpu() for name, weight in trained.items()}
-    for index, moments in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value.detach().cpu() for name, value in moments.items()}
+    for index, own in moments.items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in own.items()}
     (state / "tensors.safetensors").write_bytes(save(tensors))
     (state / "progress.json").write_text(json.dumps({"progress": asdict(progress), "facts": facts}, indent=1) + "\n", encoding="utf-8")
 
@@ -91,7 +97,7 @@ def load_state(
             if name.startswith("optimizer."):
                 _, index, moment = name.split(".")
                 moments.setdefault(int(index), {})[moment] = value
-        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        optimizer.load_state_dict({"state": own_moments(moments, optimizer), "param_groups": optimizer.state_dict()["param_groups"]})
         own = f".{rank}" if rank else ""
         if rank and f"random.cpu{own}" not in tensors:
             seed_rank(seed, rank=rank, step=progress.step)

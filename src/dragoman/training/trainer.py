@@ -4,9 +4,9 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,25 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_checkpoint, save_bundle
 from dragoman.config import TrainingConfig
-from dragoman.data.batching import Batch, Indices, collate, draw_pairs, ordered_batches, plan_batches
+from dragoman.data.batching import Batch, Indices, collate, ordered_batches
 from dragoman.data.corpus import Corpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
+from dragoman.ranks import answered
 from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss, rdrop_loss
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.precision import compute_dtype
+from dragoman.training.precision import SMALLEST_SCALE, compute_dtype
 from dragoman.training.records import judged_by, merit
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
 from dragoman.training.schedule import rate_of
+from dragoman.training.sharding import ShardedModel, whole_moments, whole_tensor
 from dragoman.training.state import Progress, load_state, random_states, save_state
+from dragoman.training.totals import Totals
+from dragoman.training.windows import Window, ahead, pinned, windows
 
 logger = logging.getLogger("dragoman")
 
@@ -38,36 +42,6 @@ Score = Callable[[Bundle], Mapping[str, Any]]
 
 Under "outputs" it may return every translation, for the run's samples/ and not for the log.
 """
-
-
-@dataclass
-class Totals:
-    """Sums over target tokens of the updates since the last record, and the seconds they took."""
-
-    smoothed: float = 0.0
-    negative_log_likelihood: float = 0.0
-    correct: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-    def add(self, loss: Loss, tokens: int) -> None:
-        """The sums of one batch more."""
-        self.smoothed += loss.smoothed.item()
-        self.negative_log_likelihood += loss.negative_log_likelihood.item()
-        self.correct += int(loss.correct)
-        self.tokens += tokens
-
-    def over(self, ranks: Ranks) -> "Totals":
-        """The sums of all ranks, which take the same time."""
-        smoothed, negative_log_likelihood, correct, tokens = ranks.sum(
-            self.smoothed, self.negative_log_likelihood, self.correct, self.tokens
-        )
-        return Totals(smoothed, negative_log_likelihood, int(correct), int(tokens), self.seconds)
-
-    def means(self) -> dict[str, float]:
-        """Per token: loss (smoothed), nll (nats), ppl = exp(nll), acc."""
-        nll = self.negative_log_likelihood / self.tokens
-        return {"loss": self.smoothed / self.tokens, "nll": nll, "ppl": math.exp(min(nll, 700)), "acc": self.correct / self.tokens}
 
 
 class Trainer:
@@ -94,7 +68,8 @@ class Trainer:
         self.bundle, self.corpus, self.validation, self.score, self.ranks = bundle, corpus, validation, score, ranks
         self.settings: TrainingConfig = bundle.config.training
         self.run, self.log, self.device, self.facts = run, log, device, {**(facts or {}), "optimizer": self.settings.optimizer}
-        self.model = bundle.model.to(device)
+        self.shards = ShardedModel(bundle, self._loss, device=device) if self.settings.shard else None
+        self.model = bundle.model if self.shards else bundle.model.to(device)
         self.average = MovingAverage(self.model, decay=self.settings.ema) if self.settings.ema else None
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
@@ -111,28 +86,32 @@ class Trainer:
         Raises DragomanError when the loss is no longer a finite number, or a checkpoint cannot be written.
         """
         self.model.train()
-        self.ranks.copy_weights(self.model)
+        if not self.shards:
+            self.ranks.copy_weights(self.model)
         started = time.monotonic() - self.progress.seconds
         if stop := self._limit():
             return stop
-        for window in self._windows():
-            began = time.monotonic()
-            norm = self._update(window)
-            now = time.monotonic()
-            self.totals.seconds += now - began
-            self.progress.seconds = now - started
-            stop = self._limit()
-            if stop or self.progress.step % self.settings.log_every == 0:
-                self._report(norm)
-            due = self.progress.step % self.settings.evaluate_every == 0
-            if due or stop:
-                if due or stop != "interrupted":  # else the resumed run would count an evaluation that an uninterrupted one has not
-                    self._evaluate()
-                self.progress.seconds = time.monotonic() - started
-                self._save()
-                stop = stop or self._impatient()
-            if stop:
-                return stop
+        with closing(self._windows()) as found:
+            for window in found:
+                began = time.monotonic()
+                norm = self._update(window)
+                now = time.monotonic()
+                self.totals.seconds += now - began
+                self.progress.seconds = now - started
+                if norm is None:
+                    continue  # no step was made, so nothing that is due at this step is due again
+                stop = self._limit()
+                if stop or self.progress.step % self.settings.log_every == 0:
+                    self._report(norm)
+                due = self.progress.step % self.settings.evaluate_every == 0
+                if due or stop:
+                    if due or stop != "interrupted":  # else the resumed run would count an evaluation that an uninterrupted one has not
+                        self._evaluate()
+                    self.progress.seconds = time.monotonic() - started
+                    self._save()
+                    stop = stop or self._impatient()
+                if stop:
+                    return stop
         raise AssertionError("the epochs never end")
 
     def rehearse(self, *, updates: int, seconds: float) -> Totals:
@@ -141,15 +120,15 @@ class Trainer:
         These are at most ``updates``, and no more begin after ``seconds``, but there is at least one.
         """
         self.model.train()
-        for window in self._windows():
-            began = time.monotonic()
-            self._update(window)
-            if self.progress.step == 1:
-                self.totals = Totals()
-                continue
-            self.totals.seconds += time.monotonic() - began
-            if self.progress.step > updates or self.totals.seconds > seconds:
-                break
+        with closing(self._windows()) as found:
+            for window in found:
+                began = time.monotonic()
+                if self._update(window) is None or self.progress.step == 1:
+                    self.totals = Totals()
+                    continue
+                self.totals.seconds += time.monotonic() - began
+                if self.progress.step > updates or self.totals.seconds > seconds:
+                    break
         return self.totals
 
     def resume(self, checkpoint: Path) -> None:
@@ -175,46 +154,43 @@ class Trainer:
             self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
             self._tidy(checkpoint)
 
-    def _windows(self) -> Iterator[list[Indices]]:
-        """The batches of each update, from the place in the data on; a last window of an epoch may be short."""
-        weights = self.bundle.config.data.weights
-        while True:
-            batches = plan_batches(
-                self.corpus.source_lengths,
-                self.corpus.target_lengths,
-                batch_tokens=self.settings.batch_tokens,
-                seed=self.settings.seed,
-                epoch=self.progress.epoch,
-                pairs=draw_pairs(self.corpus.parts, weights, seed=self.settings.seed, epoch=self.progress.epoch),
-            )
-            size = self.settings.accumulate
-            windows = [batches[start : start + size] for start in range(0, len(batches), size)]
-            for window in windows[self.progress.position :]:
-                self.progress.position += 1
-                yield window
-            self.progress.epoch, self.progress.position = self.progress.epoch + 1, 0
+    def _windows(self) -> Generator[Window]:
+        """The updates from the place in the data on; where the device is not the CPU, this makes them while that computes."""
+        progress, tokenizer = self.progress, self.bundle.target_tokenizer
+        found = windows(self.corpus, self.bundle.config, tokenizer, self.ranks, epoch=progress.epoch, position=progress.position)
+        if self.device.type == "cpu":  # a thread would take from the step what it gives
+            return found
+        return ahead(pinned(found, self.device) if self.device.type == "cuda" else found)
 
-    def _update(self, window: list[Indices]) -> float:
+    def _update(self, window: Window) -> float | None:
         """One step on the loss per target token of all the window's batches; returns the gradient's norm before clipping.
 
         The batches are shared out among the ranks, and the loss of each divides by the tokens of all, so that the gradients only add up.
+        None is a gradient too large for float16: the update is left out, the next one's loss is scaled by half, and no step is counted.
         """
-        tokens = sum(int(self.corpus.target_lengths[indices].sum()) for indices in window)
-        step, broken = self.progress.step + 1, 0
-        for place, indices in self.ranks.share(window):
-            batch = self._batch(self.corpus, indices)
-            loss = self._loss(batch, epsilon=self.settings.label_smoothing)
-            self.totals.add(loss, int(batch.target_mask.sum()))
-            if not math.isfinite(self.totals.smoothed):
+        self.progress.epoch, self.progress.position = window.epoch, window.position
+        step, broken, measure = self.progress.step + 1, 0, self.shards.measure if self.shards else self._loss
+        factor = self.progress.scale.scale if self.dtype == torch.float16 else 1.0
+        if self.shards:
+            factor *= self.ranks.size  # by which FSDP divides the sum of the gradients
+        for place, batch, counts in window.parts:
+            batch = batch.to(self.device)
+            with answered():  # of the others, who gather a sharded model with this one
+                loss = measure(batch, epsilon=self.settings.label_smoothing)
+                torch.autograd.backward(loss.smoothed * (factor if counts else 0.0) / window.tokens)
+            if counts:
+                self.totals.add(loss, int(batch.target_mask.sum()))
+            if not (broken or math.isfinite(self.totals.smoothed)):
                 broken = place + 1
-                break
-            torch.autograd.backward(loss.smoothed / tokens)
         if broken := self.ranks.largest(broken):  # asked of all, or those whose loss is fine would wait for ever
-            raise DragomanError(self._not_finite("loss", step, window[broken - 1 : broken]))
-        self.ranks.sum_gradients(self.model.parameters())
+            raise DragomanError(self._not_finite("loss", step, window.batches[broken - 1 : broken]))
+        if not self.shards:
+            self.ranks.sum_gradients(self.model.parameters())
         norm = self._clip()
+        if self.dtype == torch.float16 and self._too_large_for_float16(norm):
+            return None
         if not math.isfinite(norm):
-            raise DragomanError(self._not_finite("gradient", step, window))
+            raise DragomanError(self._not_finite("gradient", step, window.batches))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(step)
         self.optimizer.step()
@@ -222,8 +198,20 @@ class Trainer:
         if self.average:
             self.average.update(step)
         self.progress.step = step
-        self.progress.target_tokens += tokens
+        self.progress.target_tokens += window.tokens
         return norm
+
+    def _too_large_for_float16(self, norm: float) -> bool:
+        """Whether this update is left out; the scale of the loss follows. With the smallest scale it is no longer float16's fault."""
+        scale = self.progress.scale
+        if math.isfinite(norm) or scale.scale < SMALLEST_SCALE:
+            scale.take(finite=True)
+            return False
+        scale.take(finite=False)
+        self.optimizer.zero_grad()
+        if self.ranks.first:
+            self.log.event("skip", step=self.progress.step, scale=scale.scale)
+        return True
 
     def _loss(self, batch: Batch, *, epsilon: float) -> Loss:
         hidden, matrix, gold = self._hidden(batch), self.model.output.weight, batch.target_output[batch.target_mask]
@@ -241,12 +229,15 @@ class Trainer:
         return hidden[batch.target_mask]
 
     def _clip(self) -> float:
-        """Scales the gradient down to clip_norm, where that is set; returns its norm before."""
+        """Takes the scale of the loss from the gradient and scales it down to clip_norm, where that is set; returns its norm before."""
         parameters = list(self.model.parameters())
-        norm = torch.nn.utils.get_total_norm(parameter.grad for parameter in parameters if parameter.grad is not None)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.dtype == torch.float16:
+            torch._foreach_mul_(gradients, 1 / self.progress.scale.scale)
+        norm = torch.nn.utils.get_total_norm(gradients)
         if self.settings.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.clip_norm, norm)
-        return norm.item()
+        return whole_tensor(norm).item()
 
     def _limit(self) -> str:
         """Why to stop, the same on all ranks though their clocks differ and a signal may reach one of them only; empty to go on."""
@@ -275,19 +266,21 @@ class Trainer:
 
     def _evaluate(self) -> None:
         """Validation loss and scores; random states and the training mode are as before when it returns."""
-        if self.validation is None or not self.ranks.first:
+        if self.validation is None:
             return
         began = time.monotonic()
-        self.model.eval()
         totals = Totals()
-        with self._averaged():
+        with self._as_saved() as (bundle, _):
+            if not self.ranks.first:
+                return
+            self.model.eval()
             with torch.inference_mode():
-                budget = self.settings.batch_tokens
+                budget = self.settings.batch_budget
                 for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
                     batch = self._batch(self.validation, indices)
                     totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
-            scores = dict(self.score(self.bundle)) if self.score else {}
-        self.model.train()
+            scores = dict(self.score(bundle)) if self.score else {}
+            self.model.train()
         if outputs := scores.pop("outputs", None):
             write_outputs(self.run, self.progress.step, outputs)
         record = {"step": self.progress.step, **totals.means(), **scores, "seconds": time.monotonic() - began}
@@ -317,17 +310,16 @@ class Trainer:
         """A checkpoint of this step, the marks last and best, the removal of what is older than is kept, and the report."""
         _, *others = self.ranks.gather(random_states(self.device))
         self.progress.unreported = astuple(self.totals.over(self.ranks))
-        if not self.ranks.first:
-            return
+        moments = whole_moments(self.optimizer, keep=self.ranks.first)
         folder = self.run / "checkpoints" / f"step-{self.progress.step:06}"
         info = {"step": self.progress.step, "target_tokens": self.progress.target_tokens}
-        with self._averaged() as trained:
+        with self._as_saved() as (bundle, trained):
+            if not self.ranks.first:
+                return
             save_bundle(
-                replace(self.bundle, info=info),
+                replace(bundle, info=info),
                 folder,
-                also=lambda beside: save_state(
-                    beside, self.progress, self.optimizer, self.facts, trained, device=self.device, others=others
-                ),
+                also=lambda beside: save_state(beside, self.progress, moments, self.facts, trained, device=self.device, others=others),
             )
         self._mark(folder)
         self._tidy(folder)
@@ -356,14 +348,29 @@ class Trainer:
         batch = collate(corpus, indices, pad=tokenizer.pad, bos=tokenizer.bos)
         return batch.to(self.device)
 
-    def _averaged(self) -> AbstractContextManager[Mapping[str, Tensor]]:
-        """Inside, the model has the average of its weights, if one is kept; gives the weights in training then, else none."""
-        return self.average.in_place() if self.average else nullcontext({})
+    @contextmanager
+    def _as_saved(self) -> Iterator[tuple[Bundle, Mapping[str, Tensor]]]:
+        """The bundle to evaluate and save: inside, the model has the average of its weights, or is gathered from its shards.
+
+        Gives the weights in training, too, where they are others. Asked of all ranks, but the model is for the first.
+        """
+        if self.shards:
+            with self.shards.gathered() as whole:
+                sharded, self.model = self.model, whole.model
+                try:
+                    yield whole, {}
+                finally:
+                    self.model = sharded
+        elif self.average:
+            with self.average.in_place() as trained:
+                yield self.bundle, trained
+        else:
+            yield self.bundle, {}
 
     def _compute_dtype(self, before: torch.dtype | None = None) -> torch.dtype:
         """As the first rank chooses, for it may be measured."""
-        narrow = compute_dtype(self.bundle.config, self.device, before=before) == torch.bfloat16
-        return torch.bfloat16 if self.ranks.first_says(int(narrow)) else torch.float32
+        known = (torch.float32, torch.bfloat16, torch.float16)
+        return known[self.ranks.first_says(known.index(compute_dtype(self.bundle.config, self.device, before=before)))]
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)

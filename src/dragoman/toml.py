@@ -1,0 +1,54 @@
+"""Settings as text: TOML files in and out, and the dotted overrides of the command line."""
+
+import json
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import Config, Settings
+from dragoman.errors import UsageError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The nested settings of a TOML file; UsageError that names the file when it cannot be read."""
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the settings file: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not a TOML file: {error}") from None
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
+    """Nested settings of ``GROUP.KEY=VALUE`` strings; a value is TOML, or plain text when it is not (``tokenizer=bpe``)."""
+    nested: dict[str, Any] = {}
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        group, dot, key = path.strip().partition(".")
+        if not (equals and dot and group and key):
+            raise UsageError(f"--set {override}: expected GROUP.KEY=VALUE, such as training.warmup_steps=400")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except (ValueError, RecursionError):
+            value = text.strip()
+        nested.setdefault(group, {})[key] = value
+    return nested
+
+
+def to_toml(config: Config) -> str:
+    """The settings as TOML, each field under the sentence that explains it; fields without a value are left out."""
+    lines = ["# The resolved settings of this run. `dragoman train --config THIS_FILE` repeats it.", f"preset = {_toml(config.preset)}"]
+    for group in ("model", "data", "training", "decoding"):
+        settings: Settings = getattr(config, group)
+        lines += ["", f"[{group}]"]
+        for name, field in type(settings).model_fields.items():
+            value = getattr(settings, name)
+            if value is not None:
+                lines += [f"# {field.description}", f"{name} = {_toml(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    # JSON's strings, numbers and booleans are TOML's too, but for the delete character.
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False).replace("\x7f", "\\u007f")

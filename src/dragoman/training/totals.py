@@ -1,0 +1,37 @@
+"""What a training counts between two records of its log (Section 5)."""
+
+import math
+from dataclasses import dataclass
+
+from dragoman.training.distributed import Ranks
+from dragoman.training.loss import Loss
+
+
+@dataclass
+class Totals:
+    """Sums over target tokens of the updates since the last record, and the seconds they took."""
+
+    smoothed: float = 0.0
+    negative_log_likelihood: float = 0.0
+    correct: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, loss: Loss, tokens: int) -> None:
+        """The sums of one batch more."""
+        self.smoothed += loss.smoothed.item()
+        self.negative_log_likelihood += loss.negative_log_likelihood.item()
+        self.correct += int(loss.correct)
+        self.tokens += tokens
+
+    def over(self, ranks: Ranks) -> "Totals":
+        """The sums of all ranks, which take the same time."""
+        smoothed, negative_log_likelihood, correct, tokens = ranks.sum(
+            self.smoothed, self.negative_log_likelihood, self.correct, self.tokens
+        )
+        return Totals(smoothed, negative_log_likelihood, int(correct), int(tokens), self.seconds)
+
+    def means(self) -> dict[str, float]:
+        """Per token: loss (smoothed), nll (nats), ppl = exp(nll), acc."""
+        nll = self.negative_log_likelihood / self.tokens
+        return {"loss": self.smoothed / self.tokens, "nll": nll, "ppl": math.exp(min(nll, 700)), "acc": self.correct / self.tokens}

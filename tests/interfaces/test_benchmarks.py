@@ -1,0 +1,108 @@
+"""The scripts of benchmarks/ that need no long measurement: what they count, and that the pages say what they print."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dragoman.model.attention import ScaledDotProductAttention
+from dragoman.model.build import build_model
+from dragoman.presets import resolve_config
+from dragoman.training.loss import smoothed_cross_entropy
+
+PROJECT = Path(__file__).parents[2]
+
+
+def script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(PROJECT / "benchmarks" / f"{name}.py"), run_name=name)
+
+
+def run_script(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+    script(name)["main"]()
+
+
+def test_the_page_has_the_tables_that_the_script_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run_script("scaling_table", monkeypatch)
+    tables = capsys.readouterr().out.strip().split("\n\n")
+    page = (PROJECT / "docs/scaling.md").read_text("utf-8")
+    assert len(tables) == 4
+    assert [table for table in tables if f"\n\n{table}\n" not in page] == []
+
+
+def test_the_page_has_the_measurements_of_the_data_path() -> None:
+    page = (PROJECT / "docs/scaling.md").read_text("utf-8")
+    measured = json.loads((PROJECT / "benchmarks/data_path.json").read_text("utf-8"))
+    spelled = measured["bpe_dropout"]
+    for shown in (
+        f"{measured['collated_tokens_a_second'] / 1e6:.1f} million", f"{measured['seconds_to_plan_an_epoch']:.2f} s",
+        f"{measured['pairs']:,} pairs",
+        f"{spelled['collated_tokens_a_second'] / 1e6:.1f} million", f"{spelled['collated_tokens_a_second_without'] / 1e6:.1f} (",
+        f"{spelled['seconds_to_spell_an_epoch']:.2f} s for {spelled['tokens_an_epoch'] / 1e6:.1f} million",
+        f"in {spelled['seconds_to_find_the_words_once']:.0f} s",
+    ):  # fmt: skip
+        assert shown in page, shown
+
+
+def test_its_arguments_are_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run_script("scaling_table", monkeypatch, "--peak", "100", "--share", "0.1", "1")
+    hours = next(line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| big, 1 × GPU"))
+    tenth, all_of_it = (float(cell.split()[0]) * {"days": 24, "h": 1}[cell.split()[1]] for cell in hours[1:3])
+    assert tenth == pytest.approx(10 * all_of_it, rel=0.02)
+    table = script("scaling_table")
+    assert all_of_it == pytest.approx(table["total_operations"]("big", 30.0) / 1e14 / 3600, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"d_k": 16, "d_v": 8}, {"kv_heads": 2}, {"activation": "swiglu"}, {"encoder_layers": 5}],
+    ids=lambda each: str(list(each)),
+)
+def test_operations_are_those_that_pytorch_counts(changes: dict[str, Any]) -> None:
+    """For as many source as target tokens, none of them padding; attention by the equation, for the counter does not know every kernel."""
+    sizes = {"d_model": 64, "d_ff": 96, "n_heads": 4, "encoder_layers": 3, "decoder_layers": 2, "source_vocabulary": 50}
+    config = resolve_config().with_values(model={**sizes, "target_vocabulary": 50, "dropout": 0.0, **changes}).model
+    model = build_model(config).train()
+    for layer in model.modules():
+        for name, child in list(layer.named_children()):
+            if type(child).__name__ == "FusedAttention":
+                setattr(layer, name, ScaledDotProductAttention())
+    ids = torch.randint(4, 50, (2, 12))
+    with FlopCounterMode(display=False) as counter:
+        logits = model(ids, ids)
+        smoothed_cross_entropy(logits.flatten(0, 1), ids.flatten(), epsilon=0.1).backward()
+    products, attention = script("scaling_table")["operations_of_pair"](config, 12)
+    assert counter.get_total_flops() == pytest.approx(2 * (products + attention), rel=0.03)
+
+
+def test_the_data_path_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    small = ("--pairs", "2000", "--batches", "3", "--batch-tokens", "2000", "--spelled-pairs", "300")
+    run_script("data_path", monkeypatch, *small, "--output", tmp_path / "result.json")
+    facts = json.loads((tmp_path / "result.json").read_text("utf-8"))
+    assert facts == json.loads(capsys.readouterr().out)
+    assert facts["tokens_an_epoch"] == pytest.approx(2 * 2000 * 30, rel=0.1)
+    assert facts["collated_tokens_a_second"] > 0
+    assert facts["bpe_dropout"]["tokens_an_epoch"] > 0
+
+
+def test_the_speed_of_several_presets_in_one_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    few = ("--steps", "1", "--rounds", "2", "--warm", "1", "--batch-tokens", "200", "--vocabulary", "60", "--threads", "1")
+    few += ("--minutes", "1e-9", "--contenders", "dragoman-fp32", "--output", str(tmp_path / "speed.json"))
+    run_script("training_speed", monkeypatch, "--preset", "tiny", "small", *few)
+    facts = json.loads((tmp_path / "speed.json").read_text("utf-8"))
+    assert facts == json.loads(capsys.readouterr().out)
+    assert list(facts) == ["tiny", "small"]
+    for found in facts.values():
+        assert list(found["contenders"]) == ["dragoman-fp32"]
+        assert len(found["contenders"]["dragoman-fp32"]["rounds"]) == 1  # no second one begins after the minutes
+        assert found["contenders"]["dragoman-fp32"]["tokens_a_second"] > 0
+        assert found["contenders"]["dragoman-fp32"]["peak_memory_bytes"]
+        assert found["matrix_products_gflops"].keys() == {"fp32", "bf16"}
+        assert found["batch_tokens"] == 200
