@@ -15,6 +15,7 @@ from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -102,6 +103,11 @@ class Tokenizer:
         """Entries of the vocabulary."""
         return self.backend.get_vocab_size()
 
+    @cached_property
+    def textless(self) -> frozenset[int]:
+        """The ids that stand for no text: padding, start, end and the tags. An unknown token stands for some."""
+        return frozenset((self.pad, self.bos, self.eos, *self.tags.values()))
+
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, without start and end tokens."""
         return self.encode_batch([text])[0]
@@ -140,8 +146,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The plain text of ``ids``: start, end, padding and tags left out, ``<unk>`` for an unknown token, U+FFFD for broken UTF-8."""
-        special = {self.pad, self.bos, self.eos, *self.tags.values()}
-        return self.plain(self.backend.decode([token for token in ids if token not in special], skip_special_tokens=False))
+        return self.plain(self.backend.decode([token for token in ids if token not in self.textless], skip_special_tokens=False))
 
     def encoded_spans(self, text: str) -> list[tuple[int, int]]:
         """Where in ``text`` each id of ``encode(text)`` comes from: its first character and the one after its last."""
@@ -151,8 +156,7 @@ class Tokenizer:
         """Where in ``decode(ids)`` each id is: its first character and the one after its last. Ids that share a character all have it;
         those without text have nothing.
         """
-        special = {self.pad, self.bos, self.eos, *self.tags.values()}
-        entries = ["" if token in special else self.backend.id_to_token(token) or "" for token in ids]
+        entries = ["" if token in self.textless else self.backend.id_to_token(token) or "" for token in ids]
         return _spans_of_bytes(entries) if self.kind == "bpe" else _spans_of_words(entries, self.joiner)
 
     def token(self, id: int) -> str:
@@ -160,7 +164,7 @@ class Tokenizer:
         entry = self.backend.id_to_token(id)
         if entry is None:
             raise DragomanError(f"no token has the id {id}; the vocabulary has {len(self)} entries")
-        if self.kind == "whitespace" or id in (self.pad, self.bos, self.eos, self.unk, *self.tags.values()):
+        if self.kind == "whitespace" or id == self.unk or id in self.textless:
             return entry.strip(" ")
         return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
 
@@ -170,7 +174,7 @@ class Tokenizer:
         With ``whitespace`` the space after a word belongs to it, and none follows a piece with the joiner.
         """
         entry = self.backend.id_to_token(id)
-        if entry is None or id in (self.pad, self.bos, self.eos, *self.tags.values()):
+        if entry is None or id in self.textless:
             return b""
         if self.kind == "bpe":
             return entry.encode() if id == self.unk else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
@@ -216,11 +220,13 @@ class Tokenizer:
             raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
         if not isinstance(self.tags, dict) or any(_TAG.fullmatch(tag_text(name)) is None for name in self.tags):
             raise ValueError(f"tags {self.tags!r}")
-        special = (self.pad, self.bos, self.eos, self.unk, *self.tags.values())
+        special = self.textless | {self.unk}
         if any(self.backend.token_to_id(_entry(name)) != token for name, token in self.tags.items()):
             raise ValueError(f"tags {self.tags} are not in the vocabulary")
-        if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(set(special)) < len(special):
-            raise ValueError(f"special ids {special} in a vocabulary of {len(self)}")
+        if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(special) < len(SPECIAL_TOKENS) + len(
+            self.tags
+        ):
+            raise ValueError(f"special ids {[*special]} in a vocabulary of {len(self)}")
         if sorted(self.backend.get_vocab().values()) != list(range(len(self))):
             raise ValueError("ids with gaps")
         if self.kind == "bpe":

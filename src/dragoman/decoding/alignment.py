@@ -156,8 +156,7 @@ def _aligned(bundle: Bundle, text: str, translation: Translation, weights: Weigh
     head = translation.parts[0].start if translation.parts else 0
     source_words = _words_at(text, source_spans, source.joiner, start=head)
     target_words = _words_at(translation.text, target_spans, "")
-    special = {source.pad, source.bos, source.eos, *source.tags.values()}
-    meant = np.array([token not in special for part in translation.parts for token in part.source], bool)
+    meant = np.array([token not in source.textless for part in translation.parts for token in part.source], bool)
     return Alignment(
         words=_word_links(weights, source_words, target_words),
         tokens=_token_links(weights, meant, [token == target.eos for part in translation.parts for token in part.target]),

@@ -50,6 +50,12 @@ def check_alpha(alpha: float) -> None:
         raise UsageError(f"alpha={alpha} is not between -10 and 10; the paper's value is 0.6")
 
 
+def check_n_best(n_best: int, beam: int) -> None:
+    """Raise UsageError for more outputs than the beam has hypotheses, or none."""
+    if not 1 <= n_best <= beam:
+        raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+
+
 @dataclass(frozen=True)
 class Live:
     """The sentences still searched and their live hypotheses; a total of -∞ marks a place that is empty."""
@@ -163,8 +169,7 @@ def beam_search(
 
 
 def _check(beam: int, n_best: int, alpha: float, max_lengths: Sequence[int]) -> None:
-    if not 1 <= n_best <= beam:
-        raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+    check_n_best(n_best, beam)
     check_alpha(alpha)
     if min(max_lengths, default=1) < 1:
         raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")

@@ -3,14 +3,13 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dragoman.errors import UsageError
 
 if TYPE_CHECKING:
     from dragoman.decoding.glossary import Glossary
 
-UTILITIES = ("chrf",)
 GUARD = 24
 """Tokens that must do nothing but repeat before the guard takes it for a loop."""
 MBR_SAMPLES = 32
@@ -34,7 +33,7 @@ class SearchOptions:
     top_k: int | None = None  # draw from so many most probable tokens; 0: from all
     top_p: float | None = None  # draw from the fewest most probable tokens of this probability together; 1
     seed: int | None = None  # other numbers give other samples; 1
-    mbr: str | None = None  # give the sample that is most like all of them: "chrf"
+    mbr: Literal["chrf"] | None = None  # give the sample that is most like all of them, by chrF
     glossary: "Glossary | None" = None  # terms that must appear when their source does
     require: tuple[str, ...] = ()  # phrases that must appear in every output
     forbid: tuple[str, ...] = ()  # phrases that must not appear
@@ -51,8 +50,8 @@ class SearchOptions:
         _in_range("top_p", self.top_p, 0, 1)
         if self.min_length is not None:
             tokens_of(self.min_length, 1, name="min_length")
-        if self.mbr is not None and self.mbr not in UTILITIES:
-            raise UsageError(f"mbr={self.mbr}: unknown; known: {', '.join(UTILITIES)}")
+        if self.mbr not in (None, "chrf"):
+            raise UsageError(f"mbr={self.mbr}: unknown; known: chrf")
         for name in ("samples", "temperature", "top_k", "top_p", "seed"):
             if getattr(self, name) is not None and not self.samples_drawn:
                 raise UsageError(f"{name}={getattr(self, name)} is for sampling; ask for sample, or leave {name} out")
