@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.decoding.rules import Rule
+from dragoman.decoding.rules import ForcedPrefix, Rule
 from dragoman.errors import DragomanError
 
 # First bytes of letters and digits of scripts with spaces: ASCII, and from U+00C0 to U+07FF and U+0800 to U+1FFF.
@@ -53,7 +53,10 @@ def stands_in(phrase: str, text: str) -> bool:
 
 
 class Prefix(NamedTuple):
-    """The ids of a text's beginning, and for a place among them the ids of longer pieces that may stand there and end it."""
+    """The ids of a text's beginning, and for a place among them the ids of longer pieces that may stand there and end it.
+
+    The last id is `ForcedPrefix.ONLY_INSTEAD` where a word must follow that may be any.
+    """
 
     ids: list[int]
     instead: dict[int, list[int]]
@@ -124,7 +127,8 @@ class Spelling:
         following = [token for token in self.beginning_with(b" ") if self.pieces[token].strip()] if ended else []
         if following:
             instead[len(ids)] = following
-        return Prefix([*ids, *following[:1]], instead)
+            ids.append(ForcedPrefix.ONLY_INSTEAD)
+        return Prefix(ids, instead)
 
     @cached_property
     def edges(self) -> tuple[Tensor, Tensor]:

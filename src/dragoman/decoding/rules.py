@@ -125,11 +125,15 @@ def most_copies(ids: Sequence[int], longest_piece: int) -> int:
 
 
 class ForcedPrefix(Rule):
-    """Each output begins with its sentence's tokens; these come before all other rules, which hold only after them.
+    """Each output begins with its sentence's tokens, whatever the other rules say; these hold for all that is the model's own choice.
 
     ``prefixes`` holds the ids of each sentence, maybe none. ``instead`` has, for a sentence and a place in its prefix, ids that may stand
-    there as well and end the prefix: longer pieces that spell the rest of it and go on.
+    there as well and end the prefix, as far as the other rules let them: longer pieces that spell the rest of it and go on. At a place
+    with `ONLY_INSTEAD` one of these must stand.
     """
+
+    ONLY_INSTEAD = -1
+    _NOTHING = -2
 
     def __init__(
         self,
@@ -140,7 +144,8 @@ class ForcedPrefix(Rule):
         device: torch.device,
     ) -> None:
         longest = max(map(len, prefixes), default=0)
-        self.ids = torch.tensor([[*ids, *[-1] * (longest - len(ids))] for ids in prefixes], dtype=torch.long, device=device)  # (B, P)
+        padded = [[*ids, *[self._NOTHING] * (longest - len(ids))] for ids in prefixes]
+        self.ids = torch.tensor(padded, dtype=torch.long, device=device)  # (B, P)
         self.instead = {key: torch.tensor(ids, device=device) for key, ids in instead.items()}
         self.others = others
 
@@ -148,17 +153,21 @@ class ForcedPrefix(Rule):
         """Leaves the next token of the prefix alone possible, and what may stand for it, in rows that are inside their prefix."""
         n = tokens.size(1)
         if n >= self.ids.size(1):
-            for rule in self.others:
-                rule(scores, tokens, sentence)
+            self._apply_others(scores, tokens, sentence)
             return
         prefix = self.ids[sentence]  # (N, P)
-        inside = ((prefix[:, :n] == tokens).all(1) & (prefix[:, n] >= 0)).nonzero()[:, 0]  # (rows,)
-        allowed = torch.zeros(len(inside), scores.size(1), dtype=torch.bool, device=scores.device)
-        allowed.scatter_(1, prefix[inside, n, None], True)
+        inside = ((prefix[:, :n] == tokens).all(1) & (prefix[:, n] != self._NOTHING)).nonzero()[:, 0]  # (rows,)
+        free = torch.zeros(len(inside), scores.size(1), dtype=torch.bool, device=scores.device)
         for row, place in enumerate(sentence[inside].tolist()):
             if (place, n) in self.instead:
-                allowed[row, self.instead[place, n]] = True
-        forced = scores[inside].masked_fill(~allowed, -math.inf)  # (rows, V)
+                free[row, self.instead[place, n]] = True
+        exact = inside[prefix[inside, n] != self.ONLY_INSTEAD]  # (rows with a token of their own,)
+        forced = scores[exact, prefix[exact, n]]
+        # Before the other rules: one that wants the end must see that it is not to be had.
+        scores[inside] = scores[inside].masked_fill(~free, -math.inf)
+        self._apply_others(scores, tokens, sentence)
+        scores[exact, prefix[exact, n]] = forced
+
+    def _apply_others(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         for rule in self.others:
             rule(scores, tokens, sentence)
-        scores[inside] = forced
