@@ -2,6 +2,8 @@
 
 Shapes:  B sentences   K live hypotheses of each   M candidates of each   Q phrases of a sentence, L tokens of the longest
          n tokens so far   V target vocabulary
+
+Whole words are looked for at the end of a hypothesis only, as each token comes; what stands there for good is carried from step to step.
 """
 
 import math
@@ -24,8 +26,11 @@ class Phrase(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """How far hypotheses are: tokens said of all phrases and whether one is missing (B, M); the next token of each that is (B, M, Q)."""
+    """How far hypotheses are: the phrases that end with their last token, as far as it shows (B, M, Q); tokens said of all phrases and
+    whether one is missing (B, M); the next token of each that is (B, M, Q).
+    """
 
+    ending: Tensor
     said: Tensor
     missing: Tensor
     next: Tensor
@@ -43,14 +48,33 @@ class RequiredPhrases:
         """``phrases`` of each sentence of the batch; ``edges`` says which entries (V,) begin and end with a letter or digit."""
         self.eos = eos
         self.begins, self.ends = (edge.to(device) for edge in edges)
-        self.ids = _padded([[phrase.ids for phrase in some] for some in phrases], device)  # (B, Q, L)
-        self.after_a_sign = _padded([[phrase.after_a_sign for phrase in some] for some in phrases], device)  # (B, Q, L)
+        self.length = max((len(ids) for some in phrases for phrase in some for ids in phrase), default=0) or 1
+        self.ids = self._padded([[phrase.ids for phrase in some] for some in phrases])  # (B, Q, L)
         self.lengths = (self.ids != _NOTHING).sum(2)  # (B, Q)
+        self.backwards = [self._padded([[phrase[form][::-1] for phrase in some] for some in phrases]) for form in (0, 1)]  # (B, Q, L)
+        # What stands in the live hypotheses for good, (B, K, Q), so that a step need only look at their last tokens.
+        self.settled = self.ids.new_zeros(len(phrases), 1, self.ids.size(1), dtype=torch.bool)
 
     def __call__(self, live: Live, log_probs: Tensor, beam: int) -> Chosen:
-        """The continuations of a step; log_probs (B, K, V)."""
+        """The continuations of a step; log_probs (B, K, V). Steps of a search must come in order, from the first."""
+        if not live.tokens.size(2):
+            self.settled = torch.zeros_like(self.settled[:, :1])
+        settled = self.settled[live.sentence]  # (B, K, Q)
+        window = self.length + 1  # a phrase and the token before it
+        recent = torch.nn.functional.pad(live.tokens[..., -window:], (window, 0), value=_NOTHING)[..., -window:]  # (B, K, L + 1)
+        progress = self._progress(recent, settled, live.sentence)
+        candidates = self._candidates(live, log_probs, beam, progress)  # (B, M)
+        longer = torch.cat((_rows(recent, candidates.hypothesis), candidates.token[..., None]), 2)  # (B, M, L + 2)
+        firm = _rows(progress.ending, candidates.hypothesis) & ~self._inside_a_word(longer)[..., -1:]
+        settled = _rows(settled, candidates.hypothesis) | firm  # (B, M, Q)
+        place = self._order(live, candidates, self._progress(longer[..., 1:], settled, live.sentence))[:, :beam]  # (B, K) with the new K
+        self.settled = self.settled.new_zeros(len(self.settled), *place.shape[1:], settled.size(2))
+        self.settled[live.sentence] = _rows(settled, place)
+        return Chosen(*(part.gather(1, place) for part in candidates))
+
+    def _candidates(self, live: Live, log_probs: Tensor, beam: int, progress: _Progress) -> Chosen:
+        """What may be chosen (B, M), maybe twice: the most probable, what says more of a phrase, and the ends."""
         ends = log_probs[..., self.eos].clone()  # (B, K)
-        progress = self._progress(live.tokens, live.sentence)
         log_probs[..., self.eos].masked_fill_(progress.missing, -math.inf)
         tokens = [
             torch.where(progress.next == _NOTHING, self.eos, progress.next),  # (B, K, Q) one step further in a phrase
@@ -59,76 +83,77 @@ class RequiredPhrases:
         best = most_probable(live, log_probs, beam)
         log_probs[..., self.eos] = ends
         candidates = [best, *(_continuations(live, log_probs, token) for token in tokens), _all_ends(live, ends, self.eos)]
-        joined = Chosen(*(torch.cat(part, 1) for part in zip(*candidates, strict=True)))  # (B, M)
-        place = self._order(live, joined)[:, :beam]  # (B, K)
-        return Chosen(*(part.gather(1, place) for part in joined))
+        return Chosen(*(torch.cat(part, 1) for part in zip(*candidates, strict=True)))
 
-    def _order(self, live: Live, candidates: Chosen) -> Tensor:
+    def _order(self, live: Live, candidates: Chosen, progress: _Progress) -> Tensor:
         """The candidates' places (B, M), those to keep first; the totals of those not to keep become -∞, in place."""
-        extended = torch.cat((_rows(live.tokens, candidates.hypothesis), candidates.token[..., None]), 2)  # (B, M, n + 1)
-        progress = self._progress(extended, live.sentence)
         key = candidates.hypothesis * self.begins.numel() + candidates.token  # (B, M)
-        possible = (candidates.total > -math.inf) & ~(key[:, :, None] == key[:, None]).tril(-1).any(2)
+        possible = candidates.total > -math.inf
+        possible &= ~_repeated(key.masked_fill(~possible, -1))  # the same token is possible as one candidate and not as another: the end
         whole = possible & ~(progress.missing & (candidates.token == self.eos))
-        last_resort = ~whole.any(1) & (live.best[:, 0] == -math.inf)  # (B,)
-        kept = torch.where(last_resort[:, None], possible, whole)
+        last_resort = ~whole.any(1, keepdim=True) & (live.best[:, :1] == -math.inf)  # (B, 1)
+        kept = torch.where(last_resort, possible, whole)
         candidates.total.masked_fill_(~kept, -math.inf)
-        # Rank in its bank: how many candidates of the bank are better. Ties keep their order.
-        by_total = candidates.total.argsort(dim=1, descending=True, stable=True).argsort(1)  # (B, M)
-        same_bank = progress.said[:, :, None] == progress.said[:, None]  # (B, M, M)
-        rank = (same_bank & (by_total[:, None] < by_total[:, :, None])).sum(2)  # (B, M)
-        rank = torch.where(last_resort[:, None], by_total * 0, rank)
-        most = int(self.lengths.sum(1).max()) + 1
-        order = (rank * most + most - progress.said) * by_total.size(1) + by_total  # by rank, then the fuller bank, then the better total
-        return order.masked_fill(~kept, torch.iinfo(torch.long).max).argsort(dim=1, stable=True)
+        # The fullest bank first, in it the best total; ties keep their order.
+        place = candidates.total.argsort(dim=1, descending=True, stable=True)  # (B, M)
+        said, order = progress.said.gather(1, place).sort(dim=1, descending=True, stable=True)
+        place = place.gather(1, order)
+        # Then by the rank in the bank: how far from where the bank begins.
+        index = torch.arange(place.size(1), device=place.device).expand_as(place)
+        begins = torch.nn.functional.pad(said[:, 1:] != said[:, :-1], (1, 0), value=True)
+        rank = index - (index * begins).cummax(1).values
+        rank = rank.masked_fill(last_resort, 0).masked_fill(~kept.gather(1, place), place.size(1))
+        return place.gather(1, rank.argsort(dim=1, stable=True))
 
-    def _progress(self, tokens: Tensor, sentence: Tensor) -> _Progress:
-        """Of hypotheses (B, M, n); sentence (B,) are places in the batch."""
+    def _progress(self, recent: Tensor, settled: Tensor, sentence: Tensor) -> _Progress:
+        """By the last tokens (B, M, L + 1) and the phrases settled before (B, M, Q); sentence (B,) are places in the batch."""
         ids, lengths = self.ids[sentence], self.lengths[sentence][:, None]  # (B, Q, L), (B, 1, Q)
-        met = self._stands(tokens, ids) | self._stands(tokens, self.after_a_sign[sentence])  # (B, M, Q)
+        ending = self._ending(recent, sentence)
+        met = settled | ending  # (B, M, Q)
         begun = torch.zeros_like(met, dtype=torch.long)
-        for length in range(1, min(ids.size(2) - 1, tokens.size(2)) + 1):
-            tail, head = tokens[:, :, None, -length:], ids[:, None, :, :length]
+        for length in range(1, self.length):
+            tail, head = recent[:, :, None, -length:], ids[:, None, :, :length]
             begun = torch.where((tail == head).all(3) & (length < lengths), length, begun)
-        following = ids[:, None].expand(-1, tokens.size(1), -1, -1).gather(3, begun[..., None])[..., 0]  # (B, M, Q)
+        following = ids[:, None].expand(-1, recent.size(1), -1, -1).gather(3, begun[..., None])[..., 0]  # (B, M, Q)
         missing = ~met & (lengths > 0)
-        return _Progress(torch.where(met, lengths, begun).sum(2), missing.any(2), torch.where(missing, following, _NOTHING))
+        said = torch.where(met, lengths, begun).sum(2)
+        return _Progress(ending, said, missing.any(2), torch.where(missing, following, _NOTHING))
 
-    def _stands(self, tokens: Tensor, ids: Tensor) -> Tensor:
-        """Which phrases (B, Q, L) stand in hypotheses (B, M, n) as whole words, or may still be going to: (B, M, Q)."""
-        length = ids.size(2)
-        lengths = (ids != _NOTHING).sum(2)[:, None, :, None].expand(-1, tokens.size(1), -1, tokens.size(2))  # (B, M, Q, n)
-        if not tokens.size(2):
-            return (lengths == 0).any(3)
-        after = torch.nn.functional.pad(tokens, (0, length), value=_NOTHING - 1)
-        windows = after.unfold(2, length, 1)[:, :, None, : tokens.size(2)]  # (B, M, 1, n, L)
-        wanted = ids[:, None, :, None]  # (B, 1, Q, 1, L)
-        equal = ((windows == wanted) | (wanted == _NOTHING)).all(4) & (lengths > 0)  # (B, M, Q, n) by the place of the first token
-        goes_on = self._inside_a_word(after)  # (B, M, n + L) no word ends before this token
-        starts = torch.arange(tokens.size(2), device=tokens.device)
-        behind = goes_on[:, :, None].expand(-1, -1, ids.size(1), -1).gather(3, starts + lengths)
-        return (equal & ~goes_on[:, :, None, : tokens.size(2)] & ~behind).any(3)
+    def _ending(self, recent: Tensor, sentence: Tensor) -> Tensor:
+        """Which phrases (B, M, Q) the last tokens (B, M, L + 1) end with, as whole words unless the next token goes on with the last."""
+        inside, latest = self._inside_a_word(recent), recent.flip(2)[:, :, None, :-1]  # (B, M, L), (B, M, 1, L)
+        ending = torch.zeros_like(inside[..., :1])
+        for form in self.backwards:
+            wanted = form[sentence][:, None]  # (B, 1, Q, L)
+            nothing = wanted == _NOTHING
+            first = nothing.sum(3).clamp(max=self.length - 1).expand(-1, recent.size(1), -1)  # (B, M, Q) in ``inside``
+            ending = ending | (((latest == wanted) | nothing).all(3) & ~inside.gather(2, first))
+        return ending
 
     def _inside_a_word(self, tokens: Tensor) -> Tensor:
-        """Where (B, M, T) a token goes on with the word of the one before; not at the beginning, nor beyond the end."""
+        """Where a token of (B, M, T), but for the first, goes on with the word of the one before: (B, M, T - 1)."""
         known = tokens.clamp(min=0)
-        joined = self.ends[known[..., :-1]] & self.begins[known[..., 1:]] & (tokens[..., 1:] >= 0)
-        return torch.nn.functional.pad(joined, (1, 0), value=False)
+        return self.ends[known[..., :-1]] & self.begins[known[..., 1:]] & (tokens[..., :-1] >= 0)
+
+    def _padded(self, phrases: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+        """(B, Q, L)"""
+        table = torch.full((len(phrases), max(map(len, phrases), default=0), self.length), _NOTHING, dtype=torch.long)
+        for row, some in enumerate(phrases):
+            for place, ids in enumerate(some):
+                table[row, place, : len(ids)] = torch.tensor(ids)
+        return table.to(self.begins.device)
 
 
-def _padded(phrases: Sequence[Sequence[Sequence[int]]], device: torch.device) -> Tensor:
-    count = max(map(len, phrases), default=0)
-    length = max((len(ids) for some in phrases for ids in some), default=0) or 1
-    table = torch.full((len(phrases), count, length), _NOTHING, dtype=torch.long)
-    for row, some in enumerate(phrases):
-        for place, ids in enumerate(some):
-            table[row, place, : len(ids)] = torch.tensor(ids)
-    return table.to(device)
+def _repeated(keys: Tensor) -> Tensor:
+    """Which of the keys (B, M) stand before in their row."""
+    ordered, place = keys.sort(dim=1, stable=True)
+    again = torch.nn.functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0), value=False)
+    return torch.empty_like(again).scatter_(1, place, again)
 
 
-def _rows(tokens: Tensor, hypothesis: Tensor) -> Tensor:
-    """The tokens (B, M, n) of these hypotheses (B, M) among tokens (B, K, n)."""
-    return tokens.gather(1, hypothesis[..., None].expand(-1, -1, tokens.size(2)))
+def _rows(table: Tensor, places: Tensor) -> Tensor:
+    """The rows (B, M, n) at these places (B, M) of table (B, K, n)."""
+    return table.gather(1, places[..., None].expand(-1, -1, table.size(2)))
 
 
 def _continuations(live: Live, log_probs: Tensor, token: Tensor) -> Chosen:

@@ -24,6 +24,7 @@ from dragoman.decoding.step import StepModel
 from dragoman.errors import DragomanError, UsageError
 
 _SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
+_WIDEST = 32  # hypotheses that a sentence gets for its phrases: each costs a step of the decoder as well
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,10 @@ class Search:
         return least, most
 
     def _width(self, text: Wanted) -> int:
-        """Hypotheses of a text: one more than the tokens of its phrases at least, so that each may be said at another time."""
+        """Hypotheses of a text: one more than the tokens of its phrases, so that each may be said at another time, up to `_WIDEST`."""
         if self.options.samples_drawn:
             return self.options.drawn(self.n_best)
-        return max(self.beam, 1 + sum(len(phrase.ids) for phrase in self._phrases(text)) if text.terms else 1)
+        return max(self.beam, min(1 + sum(len(phrase.ids) for phrase in self._phrases(text)), _WIDEST) if text.terms else 1)
 
     def _phrases(self, text: Wanted) -> list[Phrase]:
         spelling = self.spelling()
