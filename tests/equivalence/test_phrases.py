@@ -13,9 +13,10 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.glossary import Glossary, Term
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import ForbiddenPhrases, Spelling, stands_in
+from dragoman.decoding.rules import ForcedPrefix
 from dragoman.decoding.translate import Translation, Translator
 from dragoman.errors import DragomanError
-from small_bundles import copier, fx_rand, make_bundle, random_sentences
+from small_bundles import WORDS, copier, fx_rand, ids_seen, make_bundle, random_sentences
 
 SENTENCES = ["the hat (hat) hats", "that thé hat hate", "a hat, a cat.", "Ein Hund, Hunde", "the Hund"] * 5
 
@@ -48,7 +49,7 @@ def test_pieces_together_are_the_text(make: object) -> None:
     tokenizer = make()  # type: ignore[operator]
     ids = tokenizer.encode("the hat" if make is byte_pairs else "th@@ e hat")
     assert b"".join(map(tokenizer.piece, ids)).decode().strip() == tokenizer.decode(ids) == "the hat"
-    assert [tokenizer.piece(token) for token in (tokenizer.pad, tokenizer.bos, tokenizer.eos)] == [b""] * 3
+    assert [tokenizer.piece(token) for token in tokenizer.textless] == [b""] * 3
 
 
 PHRASES = ["hat", "the", "a hat", "(hat", "thé", "hat,", "t"]
@@ -121,6 +122,19 @@ def test_a_prefix_is_how_translations_begin_and_its_last_word_may_go_on(beam: in
     assert scored.log_probability == pytest.approx(found[1].log_probability, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("text", "prefix", "forbid"),
+    [("我们明天", "我", "我们"), ("ona bek rem", "ona ", "bek"), ("ona bek rem", "ona be", "bek"), ("ona bek rem", "ona", "ona bek")],
+)
+def test_what_is_forbidden_does_not_follow_from_a_prefix(text: str, prefix: str, forbid: str) -> None:
+    translator = Translator(copier())
+    assert translator.translate([text], prefixes=[prefix])[0].text == text
+    (best,) = translator.translate([text], beam=6, n_best=6, prefixes=[prefix], options=SearchOptions(forbid=(forbid,)))
+    for each in ranked(best):
+        assert each.text.startswith(prefix)
+        assert not stands_in(forbid, each.text)
+
+
 def test_a_space_ends_the_last_word_of_a_prefix() -> None:
     tokenizer = byte_pairs(340)
     spelling = Spelling(tokenizer)
@@ -128,6 +142,7 @@ def test_a_space_ends_the_last_word_of_a_prefix() -> None:
     assert {tokenizer.piece(token) for token in open_end.instead[len(open_end.ids) - 1]} >= {b" hat", b" hats"}
     assert all(tokenizer.piece(token).startswith(b" ") for token in closed.instead[len(closed.ids) - 1])
     assert len(closed.instead) == 1
+    assert closed.ids == [*open_end.ids, ForcedPrefix.ONLY_INSTEAD]  # what follows is the model's choice
     assert spelling.prefix("", "p").ids == []
 
 
@@ -220,6 +235,35 @@ def test_a_glossary_that_cannot_be_used_names_file_and_line(tmp_path: Path, cont
     with pytest.raises(DragomanError, match=f"terms.tsv, {fault}"):
         # At once, not where a text first has the term.
         Translator(fx_rand()).translate(["kip"], options=SearchOptions(glossary=Glossary.load(path), forbid=("rem",)))
+
+
+@pytest.mark.parametrize("how", ["forbid", "require", "terms, line 3"])
+def test_a_phrase_of_nothing_but_the_joiner_is_refused_with_its_place(how: str) -> None:
+    tokenizer = joined_pieces()
+    asked = {how: ("@@",)} if how != "terms, line 3" else {"glossary": Glossary([Term("hat", "@@", how)])}
+    with pytest.raises(DragomanError, match=f"^{how}: '@@' is no text to the model"):
+        Translator(make_bundle(tokenizer, tokenizer)).translate(["hat"], options=SearchOptions(**asked))  # type: ignore[arg-type]
+
+
+def test_a_blank_text_misses_what_is_required_and_leaves_out_its_prefix_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    translator, options = Translator(fx_rand(seed=2)), SearchOptions(require=("dal",))
+    blank, full = translator.translate([" ", "ona"], options=options)
+    assert (blank.text, blank.met, [term.target for term in blank.missed]) == ("", (), ["dal"])
+    assert [term.target for term in full.met] == ["dal"]
+    assert caplog.messages == []
+    found = translator.translate(["", "ona", ""], prefixes=["rem", "rem", ""], place="mine", first_line=7)
+    assert [each.text[:3] for each in found] == ["", "rem", ""]
+    assert caplog.messages == ["mine, line 7: there is nothing to translate, so the prefix 'rem' is left out"]
+
+
+def test_many_phrases_share_a_beam_that_does_not_grow_with_them() -> None:
+    bundle = fx_rand(seed=2, extra_length=80, max_positions=100)
+    words = WORDS[:12]
+    phrases = tuple(" ".join((words * 2)[first : first + 4]) for first in range(0, 12))
+    with ids_seen(bundle) as (_, steps):
+        (found,) = Translator(bundle).translate(["ona"], options=SearchOptions(require=phrases))
+    assert found.missed == ()
+    assert max(len(ids) for ids in steps) == 32
 
 
 def test_the_forms_of_a_phrase() -> None:

@@ -3,14 +3,17 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dragoman.decoding.beam import Choose, Hypothesis, beam_search, most_probable
+from dragoman.decoding.beam import Choose, Hypothesis, Live, beam_search, most_probable
 from dragoman.decoding.constraints import Phrase, RequiredPhrases
 from dragoman.decoding.diverse import in_groups
 from dragoman.decoding.rules import ForcedPrefix, MinimumLength, NoRepeatedNgram, RepetitionGuard, Rule, most_copies
@@ -81,6 +84,41 @@ def test_a_longer_piece_may_stand_for_the_rest_of_a_prefix() -> None:
     found = search(model, [4], beam=300, n_best=300, rules=[rule])[0]
     everything = every_sequence(model, 0, limit=4, alpha=0.6)
     assert_equal(found, [each for each in everything if each[0][0] == 2 and each[0][1] in (3, 4, 5)])
+
+
+class Without(Rule):
+    """Never these tokens."""
+
+    def __init__(self, *tokens: int) -> None:
+        self.tokens = tokens
+
+    def __call__(self, scores: torch.Tensor, tokens: torch.Tensor, sentence: torch.Tensor) -> None:
+        scores[:, self.tokens] = -math.inf
+
+
+def test_other_rules_hold_for_what_stands_for_the_rest_of_a_prefix() -> None:
+    model = RandomTree(6, seed=1)
+    everything = [tokens for tokens, _ in every_sequence(model, 0, limit=4, alpha=0.6)]
+
+    def found(prefix: list[int], instead: list[int], *without: int) -> set[tuple[int, ...]]:
+        rule = ForcedPrefix([prefix], {(0, 1): instead}, [Without(*without)], device=CPU)
+        return {hypothesis.tokens for hypothesis in search(model, [4], beam=300, n_best=300, rules=[rule])[0]}
+
+    begun = [tokens for tokens in everything if tokens[0] == 2 and len(tokens) > 1]
+    # The token of the prefix itself stands whatever the rule says.
+    assert found([2, 3], [3, 4, 5], 3, 4) == {tokens for tokens in begun if tokens[1] in (3, 5) and not {3, 4} & set(tokens[2:])}
+    only = ForcedPrefix.ONLY_INSTEAD
+    assert found([2, only], [3, 4], 3) == {tokens for tokens in begun if tokens[1] == 4 and 3 not in tokens}
+    assert found([2, only], [3, 4], 3, 4) == set()
+
+
+def test_the_guard_does_not_end_an_output_inside_its_prefix() -> None:
+    prefix = [2, 2, 2, 2, 2, 2, ForcedPrefix.ONLY_INSTEAD]
+    guard = RepetitionGuard([[2]], least=3, eos=END, device=CPU)
+    rule = ForcedPrefix([prefix], {(0, 6): [2, 3]}, [guard], device=CPU)
+    found = search(RandomTree(6, seed=1), [10], beam=4, n_best=4, rules=[rule])[0]
+    assert {hypothesis.tokens[:6] for hypothesis in found} == {(2,) * 6}
+    assert {hypothesis.tokens[6] for hypothesis in found} == {2, 3}
 
 
 @pytest.mark.parametrize(
@@ -183,8 +221,9 @@ def test_one_group_is_the_plain_beam_and_a_strong_diversity_parts_the_groups() -
 LETTER_EDGES = (torch.zeros(6, dtype=torch.bool), torch.zeros(6, dtype=torch.bool))  # every token a word
 
 
-def required(*phrases: list[list[int]]) -> RequiredPhrases:
-    return RequiredPhrases([[Phrase(ids, ids) for ids in some] for some in phrases], LETTER_EDGES, eos=END, device=CPU)
+def required(*phrases: list[list[int]], edges: int = 6) -> RequiredPhrases:
+    no_letters = (LETTER_EDGES[0][:edges], LETTER_EDGES[1][:edges])
+    return RequiredPhrases([[Phrase(ids, ids) for ids in some] for some in phrases], no_letters, eos=END, device=CPU)
 
 
 def holds(tokens: tuple[int, ...], phrase: list[int]) -> bool:
@@ -200,7 +239,7 @@ def test_a_wide_beam_with_required_phrases_is_the_enumeration_of_what_holds_them
     seed: int, wanted: list[list[int]], temperature: float
 ) -> None:
     model = RandomTree(4, seed=seed, temperature=temperature)
-    choose = RequiredPhrases([[Phrase(ids, ids) for ids in wanted]], (LETTER_EDGES[0][:4], LETTER_EDGES[0][:4]), eos=END, device=CPU)
+    choose = required(wanted, edges=4)
     whole = [each for each in every_sequence(model, 0, limit=4, alpha=0.6) if all(holds(each[0], phrase) for phrase in wanted)]
     assume(whole)  # where nothing has room for all, what says most of them may end: another test
     assert_equal(search(model, [4], beam=128, n_best=128, choose=choose)[0], whole)
@@ -235,6 +274,47 @@ def test_at_the_limit_what_says_most_may_end_without_the_rest() -> None:
     ((best,),) = search(RandomTree(6, seed=7), [3], beam=8, choose=required([[2, 3], [4, 5]]))
     assert spell(best) in ("AB$", "CD$")
     assert best.reached_limit
+
+
+def test_the_only_output_there_is_room_for_is_found_whatever_it_misses() -> None:
+    ((best,),) = search(RandomTree(4, seed=1), [1], beam=8, choose=required([[2], [3]], edges=4))
+    assert best.tokens == (END,)
+
+
+class Written(TorchDispatchMode):
+    """Counts the numbers that operations return."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count += sum(part.numel() for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, torch.Tensor))
+        return result
+
+
+def written_by_a_step(n: int, beam: int) -> int:
+    choose = required([[2, 3, 4]] * 8)
+    one = torch.ones(1)
+    start = Live(
+        torch.tensor([0]),
+        99 * one.long(),
+        one,
+        -math.inf * one[:, None],
+        0 * one[:, None],
+        torch.zeros(1, 1, 0).long(),
+        torch.zeros(1, 1, 0),
+    )
+    choose(start, torch.randn(1, 1, 6).log_softmax(2), 1)
+    live = replace(start, total=torch.zeros(1, beam), tokens=torch.full((1, beam, n), 5), token_scores=torch.zeros(1, beam, n))
+    choose.settled = choose.settled.expand(-1, beam, -1)
+    with Written() as written:
+        choose(live, torch.randn(1, beam, 6).log_softmax(2), beam)
+    return written.count
+
+
+def test_a_step_with_phrases_costs_the_same_after_many_tokens_and_grows_with_the_beam_as_it_does() -> None:
+    assert written_by_a_step(300, 8) == written_by_a_step(10, 8)
+    assert written_by_a_step(10, 64) < 9 * written_by_a_step(10, 8)
 
 
 def test_a_phrase_inside_a_longer_word_does_not_count() -> None:

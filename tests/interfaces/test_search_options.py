@@ -83,6 +83,19 @@ def test_a_prefix_file_and_a_prefix_column(run) -> None:  # type: ignore[no-unty
     assert run("--prefix", "column", text="both")[1] == lines
 
 
+def test_a_blank_line_says_what_it_leaves_out(run) -> None:  # type: ignore[no-untyped-def]
+    Path("begin").write_text("\n\nrem\n\n", encoding="utf-8")
+    status, lines, err = run("--prefix", "begin")
+    assert (status, lines[2]) == (0, "")
+    assert err == "dragoman: warning: text, line 3: there is nothing to translate, so the prefix 'rem' is left out\n"
+    status, lines, err = run("--require", "nur")
+    assert (status, lines[2]) == (0, "")
+    assert err.splitlines() == [
+        "dragoman: 3 of 4 required terms stand in the translations",
+        "dragoman: warning: line 3: nur is not in the translation",
+    ]
+
+
 @pytest.mark.parametrize(
     ("beginnings", "fault"),
     [

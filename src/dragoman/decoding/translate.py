@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dragoman.bundle import Bundle, load_bundle
-from dragoman.decoding.beam import check_alpha, length_penalty
+from dragoman.decoding.beam import check_alpha, check_n_best, length_penalty
 from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
 from dragoman.decoding.glossary import Term
 from dragoman.decoding.options import SearchOptions
@@ -119,7 +119,8 @@ class Translator:
         place: str = "",
         first_line: int = 1,
     ) -> list[Translation]:
-        """The translation of each text, in order; an empty text, or one of white space, gives an empty one.
+        """The translation of each text, in order; an empty text, or one of white space, gives an empty one, which misses what ``options``
+        require; a warning says that it leaves out its prefix.
 
         ``beam`` and ``alpha`` are the bundle's own when not given. ``max_length`` is the most target tokens, end token included, or
         ``"1.5x"`` for so many times the source's; when not given it is the source's tokens plus the bundle's extra_length; it is never
@@ -140,11 +141,13 @@ class Translator:
         for number, line in enumerate(parts):
             prefix = prefixes[number] if prefixes else ""
             where = f"{f'{place}, ' if place else ''}line {first_line + number}"
+            if prefix.strip() and not line:
+                _log.warning("%s: there is nothing to translate, so the prefix %r is left out", where, prefix)
             wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
         with self._evaluating():
             found = iter(search([part for line in wanted for part in line], batch_tokens))
         return [
-            self._translation([(next(found), part) for part in line], _terms(asked), alpha)
+            self._translation([(next(found), part) for part in line], _terms(asked, options), alpha)
             for line, asked in zip(parts, wanted, strict=True)
         ]
 
@@ -204,8 +207,8 @@ class Translator:
             if not 1 <= n_best <= options.drawn(n_best):
                 raise UsageError(f"n_best={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples")
         beam = self.bundle.config.decoding.beam if beam is None else beam
-        if not options.samples_drawn and not 1 <= n_best <= beam:
-            raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+        if not options.samples_drawn:
+            check_n_best(n_best, beam)
         if beam % options.diverse_groups:
             raise UsageError(f"diverse_groups={options.diverse_groups} with beam={beam}: the groups must share the beam equally")
         self._check_phrases(options)
@@ -232,7 +235,12 @@ class Translator:
         """Raise DragomanError that says where for a phrase that cannot be in any output; looked at once for the same options."""
         if options is self._checked:
             return
-        terms = [Term("", phrase, "require") for phrase in options.require] + [*(options.glossary.terms if options.glossary else ())]
+        terms = [*_required(options), *(options.glossary.terms if options.glossary else ())]
+        for place, phrase in [*(("forbid", phrase) for phrase in options.forbid), *((term.place, term.target) for term in terms)]:
+            if not self._spelling.normal(phrase).strip():
+                raise DragomanError(
+                    f"{place}: {phrase!r} is no text to the model, as its joiner alone is none; give words, or leave it out"
+                )
         for term in terms:
             self._spelling.encode(term.target, term.place)
             self._check_allowed(term.target, f"{term.place}: {term.target!r}", options.forbid)
@@ -245,7 +253,7 @@ class Translator:
 
     def _wanted(self, part: Part, place: str, options: SearchOptions, prefix: str, first: bool) -> Wanted:
         """A part with what its output must begin with and hold; of a text in pieces the first holds what every output must."""
-        terms = [Term("", phrase, "require") for phrase in options.require] if first else []
+        terms = _required(options) if first else []
         if options.glossary:
             terms += options.glossary.found_in(self.bundle.source_tokenizer.plain(part.text))
         if prefix:
@@ -295,6 +303,11 @@ class Translator:
                 model.train()
 
 
-def _terms(parts: list[Wanted]) -> list[Term]:
-    """The terms of all parts of a text, each once."""
-    return list(dict.fromkeys(term for part in parts for term in part.terms))
+def _required(options: SearchOptions) -> list[Term]:
+    """The phrases that every translation must hold, as terms without a source."""
+    return [Term("", phrase, "require") for phrase in options.require]
+
+
+def _terms(parts: list[Wanted], options: SearchOptions) -> list[Term]:
+    """The terms of a text, each once: those of all its parts, and what is required of a blank one as well, which misses it."""
+    return list(dict.fromkeys([*_required(options), *(term for part in parts for term in part.terms)]))
