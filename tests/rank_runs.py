@@ -31,6 +31,8 @@ def on_ranks(size: int, folder: Path, work: Callable[[], int]) -> list[int]:
     """
     port = str(free_port())
     folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(size):
+        (folder / f"rank-{rank}.txt").write_bytes(b"")  # one that is ended before it begins says nothing
     children = [_start(rank, size, port, folder / f"rank-{rank}.txt", work) for rank in range(size)]
     statuses: dict[int, int] = {}
     deadline = time.monotonic() + SECONDS

@@ -24,10 +24,10 @@ _PATIENCE = timedelta(hours=6)  # for a rank that encodes a corpus or translates
 class Place(NamedTuple):
     """A process among others: its number, how many there are, how many of them on this machine, and its device."""
 
-    rank: int
-    size: int
-    local_size: int
-    device: torch.device
+    rank: int = 0
+    size: int = 1
+    local_size: int = 1
+    device: torch.device = _CPU
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def connected(device: str, *, through_gpus: bool) -> Iterator[Place]:
     """
     size = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     if size == 1:
-        yield Place(0, 1, 1, pick_device(device))
+        yield Place(device=pick_device(device))
         return
     rank, local_rank, local_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     place = Place(rank, size, local_size, _own_device(device, local_rank, local_size))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_line import tiny_bundle
+from command_line import WORDS, tiny_bundle
 from dragoman.cli import main
 from dragoman.decoding.translate import Translator
 from rank_runs import on_ranks, said, torchrun
@@ -67,6 +67,17 @@ def test_any_number_of_processes_write_the_same_bytes(arguments: list[str], mode
         assert "text, line 23: 70 tokens exceed" in warnings[0]
 
 
+def test_each_process_gives_its_lines_their_prefixes(model: Path, desk: Path) -> None:
+    prefixes = [WORDS.split()[number % 12] for number in range(len(LINES))]
+    Path("begin").write_text("".join(f"{prefix}\n" for prefix in prefixes), encoding="utf-8")
+    asked = ("--prefix", "begin", "--max-length", "50")
+    assert run(model, "-o", "one", "--quiet", *asked) == 0
+    assert on_ranks(2, desk / "ranks", lambda: run(model, "-o", "many", *asked)) == [0, 0]
+    assert Path("many").read_bytes() == Path("one").read_bytes()
+    translations = zip(Path("many").read_text().splitlines(), prefixes, LINES, strict=True)
+    assert all(line.startswith(prefix) for line, prefix, text in translations if text)
+
+
 def test_a_rank_that_dies_ends_the_job_and_it_can_be_gone_on_with(model: Path, desk: Path) -> None:
     assert run(model, "-o", "one", "--quiet") == 0
 
@@ -121,7 +132,9 @@ def test_a_fault_of_the_model_reaches_the_first_rank(model: Path, desk: Path) ->
 
 
 def test_what_cannot_be_shared_is_refused_once(model: Path, desk: Path) -> None:
+    os.mkfifo("pipe")
     wishes = {
+        "pipe: only one of several processes can read it": ["translate", str(model), "text", "--prefix", "pipe"],
         "standard input: only one of several processes can read it": ["translate", str(model)],
         "--attention is for one process": ["translate", str(model), "text", "--attention", "a.npz"],
         "--device cuda:0 is one device": ["translate", str(model), "text", "--device", "cuda:0"],

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.decoding import split
 from dragoman.decoding.split import Piece, split_text
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError
@@ -141,6 +142,22 @@ def test_splitting_stays_quick_on_a_book() -> None:
     pieces = split_text(text, fits=fits)
     assert len(pieces) > 200
     assert encoded < 15 * len(text)  # the depth of halving, not the number of pieces
+
+
+@pytest.mark.parametrize("text", ["a" * 50_000, "🇳🇴" * 25_000])
+def test_splitting_stays_quick_without_spaces(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = []
+    may_part = split._may_part
+
+    def counted(text: str, place: int) -> bool:
+        looked_at.append(len(text))
+        return may_part(text, place)
+
+    monkeypatch.setattr(split, "_may_part", counted)
+    pieces = split_text(text, fits=lambda piece: len(piece) <= 1000)
+    assert "".join(piece.text for piece in pieces) == text
+    assert len(pieces) == 64
+    assert sum(looked_at) < 20 * len(text)  # what may be copied: the depth of halving, not every place of a piece
 
 
 def test_a_character_that_cannot_fit_is_refused() -> None:

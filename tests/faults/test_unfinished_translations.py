@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def test_an_interruption_says_how_to_go_on(model: Path, desk: Path, capfd: pytes
     def ended(number: int) -> Callable[..., None]:
         def add_and_end(self: Unfinished, *arguments: Any) -> None:
             add(self, *arguments)
-            if self.lines == 4:
+            if self.tally.lines == 4:
                 os.kill(os.getpid(), number)
 
         return add_and_end
@@ -212,7 +213,14 @@ def test_what_does_not_belong_together_is_refused(model: Path, desk: Path, capfd
         Path("out.partial").write_bytes(content)
         assert "out.partial: changed since it was written" in refusal(capfd, 1, model, *go_on)
     Path("out.partial").write_bytes(partial)
-    for damaged in ("{", "[]", "{}", record.replace('"format": 1', '"format": 2'), record.replace('"lines": 4', '"lines": "4"')):
+    changes = [
+        ('"format": 2', '"format": 1'),
+        ('"lines": 4', '"lines": "4"'),
+        ('"complete": false', '"complete": 0'),
+        ('"missed": 0', '"lost": 0'),
+    ]
+    for damaged in ("{", "[]", "{}", *(record.replace(*change) for change in changes)):
+        assert damaged != record
         Path("out.partial.json").write_text(damaged)
         assert "out.partial.json: not the record of an unfinished translation, or damaged" in refusal(capfd, 1, model, *go_on)
     Path("out.partial.json").write_text(record)
@@ -239,6 +247,109 @@ def test_unfinished_files_of_others_are_left_alone(model: Path, desk: Path, capf
     assert "out.partial: holds an unfinished translation" in capfd.readouterr().err
 
 
+def test_what_was_counted_is_said_though_interrupted_and_kept(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A term that no translation has room for, in lines 1, 2, 4, 5, 6, and a line in pieces."""
+    Path("text").write_text("\n".join([*LINES[:4], "ona " * 70, *LINES[5:6]]) + "\n", encoding="utf-8")
+    asked = ("--require", "kip dal", "--max-length", "2")
+    missed = [f"dragoman: warning: line {number}: kip dal is not in the translation" for number in (1, 2, 4, 5, 6)]
+    add, said = Unfinished.add, {}
+    for lines in (4, 6):
+
+        def add_and_fail(self: Unfinished, *arguments: Any, lines: int = lines) -> None:
+            add(self, *arguments)
+            if self.tally.lines == lines:
+                raise OSError(errno.EIO, "the cable was pulled", "model")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Unfinished, "add", add_and_fail)
+            assert run(model, *asked, "--resume") == 1
+        said[lines] = capfd.readouterr().err.splitlines()
+        said[lines] = [line for line in said[lines][:-1] if "holds the first" not in line and "exceed the model's limit" not in line]
+    assert said[4] == ["dragoman: 0 of 3 required terms stand in the translations", *missed[:3]]
+    counted = [
+        "dragoman: 1 line was longer than the model takes, and translated in pieces",
+        "dragoman: 0 of 5 required terms stand in the translations", *missed,
+    ]  # fmt: skip
+    assert said[6] == counted
+    assert run(model, *asked, "--resume") == 0
+    assert capfd.readouterr().err.splitlines()[1:] == counted
+    record = Unfinished._record
+
+    def record_and_fail(self: Unfinished, *, complete: bool = False) -> None:
+        record(self, complete=complete)
+        if complete:
+            raise OSError(errno.EIO, "the cable was pulled", "model")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Unfinished, "_record", record_and_fail)
+        assert run(model, *asked) == 1
+    capfd.readouterr()
+    assert run(model, *asked, "--resume") == 0
+    assert capfd.readouterr().err.splitlines() == ["dragoman: out: was complete but for its name", *counted]
+
+
+def test_prefixes_belong_to_the_lines_that_are_done(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prefixes = ["rem", "", "", "kip", "", "dal", ""]
+
+    def write(lines: list[str]) -> None:
+        Path("begin").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    write(prefixes)
+    asked = ("--prefix", "begin", "--quiet")
+    assert run(model, *asked) == 0
+    whole = Path("out").read_text()
+    Path("out").unlink()
+    interrupted(model, *asked[:2], after=2)
+    assert "--prefix was a file and is not given" in refusal(capfd, 2, model, "--resume")
+    for others in (["sova", *prefixes[1:]], ["rem", "kip", "", "", *prefixes[4:]]):
+        write(others)
+        assert "the first 4 lines of the input are not those" in refusal(capfd, 1, model, *asked, "--resume")
+    for others in (prefixes[:5], [*prefixes, ""]):
+        write(others)
+        sentence = f"begin: must have as many lines as the text to translate, 7, and has {len(others)}"
+        assert sentence in refusal(capfd, 1, model, *asked, "--resume")
+    write([*prefixes[:4], "bek", "dal", ""])  # behind what is done: taken as it is now
+    assert run(model, *asked, "--resume") == 0
+    now = Path("out").read_text().splitlines()
+    assert now[4].startswith("bek")
+    assert now[:4] + now[5:] == whole.splitlines()[:4] + whole.splitlines()[5:]
+
+
+def through_a_pipe(model: Path, prefixes: list[str], *arguments: str) -> int:
+    """A translation with prefixes from a named pipe, which can be read once."""
+    Path("pipe").unlink(missing_ok=True)
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=Path("pipe").write_text, args=("".join(f"{prefix}\n" for prefix in prefixes),), daemon=True)
+    writer.start()
+    try:
+        return run(model, "--prefix", "pipe", *arguments)
+    finally:
+        writer.join(timeout=10)
+        assert not writer.is_alive()
+
+
+def test_prefixes_from_a_pipe_are_read_once_and_lose_nothing(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prefixes = ["rem", "", "", "kip", "", "dal", ""]
+    Path("begin").write_text("\n".join(prefixes) + "\n", encoding="utf-8")
+    assert run(model, "--prefix", "begin") == 0
+    whole = Path("out").read_bytes()
+    capfd.readouterr()
+
+    assert through_a_pipe(model, [*prefixes, "nur"]) == 0
+    surplus, summary = capfd.readouterr().err.splitlines()
+    assert surplus == "dragoman: warning: pipe: goes on after line 7, where the text ends; the rest is left out"
+    assert summary.startswith("dragoman: out: 7 lines, ")
+    assert Path("out").read_bytes() == whole
+
+    Path("out").unlink()
+    assert through_a_pipe(model, prefixes[:5]) == 1
+    kept, sentence = capfd.readouterr().err.splitlines()
+    assert "holds the first 5 lines" in kept
+    assert sentence == "dragoman: pipe: ends after line 5, but there are more lines to translate; give one for each"
+    assert through_a_pipe(model, prefixes, "--resume") == 0
+    assert Path("out").read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
@@ -251,6 +362,7 @@ def test_unfinished_files_of_others_are_left_alone(model: Path, desk: Path, capf
         (["out.partial", "-o", "out"], 2, "out.partial: is to be read and would be written over"),
         (["text", "--attention", "text"], 2, "text: is to be read and would be written over"),
         (["text", "-o", "out", "--attention", "a.npz", "--resume"], 2, "--attention is for one process"),
+        (["text", "--prefix", "missing"], 1, "missing: no such file; give --prefix a file with a line for each line"),
         (["text", "--align", "-"], 2, "--align -: standard output is for the translations"),
         (["text", "--align-layer", "1"], 2, "--align-layer chooses what --align writes"),
         (["text", "--align", "links", "--align-layer", "2"], 2, "layer 2: the model's decoder has layers 1 to 1"),

@@ -99,18 +99,20 @@ def test_a_blank_line_says_what_it_leaves_out(run) -> None:  # type: ignore[no-u
 @pytest.mark.parametrize(
     ("beginnings", "fault"),
     [
-        ("rem\n", "begin: ends after line 1, but there are more lines to translate"),
-        ("rem\n\n\n\nnur\n", "begin: goes on after line 4, where the text to translate ends"),
+        ("rem\n", "begin: must have as many lines as the text to translate, 4, and has 1"),
+        ("rem\n\n\n\nnur", "begin: must have as many lines as the text to translate, 4, and has 5"),
+        ("rem\n\n\n\udcff\n", "begin, line 4: not UTF-8"),
         ("rem\n\n\n" + "nur " * 80 + "\n", "text, line 4: the prefix has 80 tokens, and an output of at most 12 has room for 11"),
         ("\nnonesuch\n\n\n", "text, line 2: the prefix: the model's vocabulary has no 'nonesuch'"),
     ],
 )
 def test_a_prefix_that_cannot_be_is_one_line(run, beginnings: str, fault: str) -> None:  # type: ignore[no-untyped-def]
-    Path("begin").write_text(beginnings, encoding="utf-8")
-    status, _, err = run("--prefix", "begin")
+    Path("begin").write_text(beginnings, encoding="utf-8", errors="surrogateescape")
+    status, lines, err = run("--prefix", "begin")
     assert status == 1
     assert err.count("\n") == 1
     assert fault in err
+    assert len(lines) == (3 if "UTF-8" in fault else 0), "the lines before a fault that reading finds"
 
 
 def test_a_glossary_is_kept_to_and_reported(run) -> None:  # type: ignore[no-untyped-def]

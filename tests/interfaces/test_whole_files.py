@@ -9,6 +9,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from dragoman.cli import main
 from dragoman.cli.progress import Progress
 from dragoman.cli.rounds import Done, results
 from dragoman.cli.streams import few_of_a_kind, set_up
+from dragoman.cli.tally import Tally
 from dragoman.cli.whole_files import Job, translate_files
-from dragoman.cli.windows import WINDOW_LINES, Window, total_bytes, windows
+from dragoman.cli.windows import Window, total_bytes, windows
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +72,15 @@ def numbered(window: Window) -> Done:
     return Done("".join(f"{number}\n" for number, _ in enumerate(window.texts, start=window.number)), tokens=len(window.texts))
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three hundred thousand lines through a pipe into a file: no more than some windows of them are there at a time."""
+def faulty(window: Window) -> Done:
+    """Every translation went round in a loop and lacks a term."""
+    numbers = range(window.number, window.last + 1)
+    missed = [f"line {number}: ona -> nur" for number in numbers]
+    return replace(numbered(window), loops=[*numbers], terms=2 * len(missed), missed=missed)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Three hundred thousand lines through a pipe into a file: no more than some windows of them, and few of their faults, are kept."""
     pipe, lines = tmp_path / "pipe", 300_000
     os.mkfifo(pipe)
 
@@ -82,13 +91,29 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     writer = threading.Thread(target=write)
     writer.start()
     tracemalloc.start()
-    translate_files(Job([pipe], tmp_path / "out", tmp_path / "links"), lambda: {}, lambda device, attention: numbered)
+    with set_up():
+        translate_files(Job([pipe], tmp_path / "out", tmp_path / "links"), lambda: {}, lambda device, attention: faulty)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     writer.join()
     assert (tmp_path / "out").read_text() == "".join(f"{number}\n" for number in range(1, lines + 1))
     assert (tmp_path / "links").read_bytes() == b""
     assert peak < 8e6  # the text has 9 MB, as Python's strings 25
+    assert capfd.readouterr().err.splitlines()[-13:] == [
+        "dragoman: warning: 300000 translations went round in a loop and were ended; lines: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 …",
+        "dragoman: 300000 of 600000 required terms stand in the translations",
+        *(f"dragoman: warning: line {number}: ona -> nur is not in the translation" for number in range(1, 11)),
+        "dragoman: warning: 299990 more are not; --json tells which",
+    ]
+
+
+def test_a_tally_names_ten_and_counts_all() -> None:
+    tally = Tally()
+    for number in (1, 8, 15):
+        tally.add(Window("text", number, number, ["é"] * 7), faulty(Window("text", number, number, ["é"] * 7)))
+    assert (tally.lines, tally.size, tally.tokens, tally.loops, tally.terms, tally.missed) == (21, 63, 21, 21, 42, 21)
+    assert tally.looped_lines == [*range(1, 11)]
+    assert tally.missed_terms == [f"line {number}: ona -> nur" for number in range(1, 11)]
 
 
 def test_a_window_is_read_when_the_one_before_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,17 +212,13 @@ def test_translating_imports_what_it_needs_only(model: Path) -> None:
     assert result.stdout.strip() == ""
 
 
-def test_a_window_holds_some_thousand_lines() -> None:
-    """Enough to sort by length: eight batches of four hypotheses of common sentences."""
-    assert 1000 <= WINDOW_LINES <= 10_000
-
-
-def test_other_prefixes_or_terms_are_other_work(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What a file of prefixes or a glossary says is part of what --resume compares."""
+def test_other_terms_are_other_work(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a glossary says is part of what --resume compares, and where prefixes are; a file of them is compared with the text."""
     from dragoman.cli.whole_files import identity_of
 
     model = tiny_bundle(tmp_path / "model")
-    for name in ("prefix", "glossary", "ensemble"):
+    assert len({identity_of(model, {"prefix": prefix})["--prefix"] for prefix in (None, Path("column"), Path("file"))}) == 3
+    for name in ("glossary", "ensemble"):
         facts = []
         for content in ("ona\tbek\n", "ona\trem\n"):
             path = tmp_path / f"{name}.tsv"

@@ -23,7 +23,7 @@ class Progress(logging.Handler):
         self._before = (lines, size, tokens)
         self._start = self._shown = time.monotonic()
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._line = ""
+        self._visible = False
 
     def add(self, *, lines: int, size: int, tokens: int) -> None:
         """So many more lines, bytes of text and output tokens are done."""
@@ -36,7 +36,7 @@ class Progress(logging.Handler):
             notify(self._sentence(now))
         elif logging.getLogger("dragoman").isEnabledFor(logging.INFO):
             self._write(_ERASE + self._sentence(now))
-            self._line = "shown"
+            self._visible = True
 
     def emit(self, record: logging.LogRecord) -> None:
         """Before a notice is written: takes the line away, which comes again with the next window."""
@@ -44,9 +44,9 @@ class Progress(logging.Handler):
 
     def clear(self) -> None:
         """Takes the line from the terminal."""
-        if self._line:
+        if self._visible:
             self._write(_ERASE)
-            self._line = ""
+            self._visible = False
 
     def summary(self) -> str:
         """Lines, tokens and seconds, in one line."""

@@ -1,26 +1,16 @@
-"""What `dragoman translate` may be asked beside the paper's search: the options, what they are read from, and what is said at the end."""
+"""What `dragoman translate` may be asked beside the paper's search: the options."""
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from itertools import islice
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.rounds import Done
-from dragoman.cli.streams import notify
-from dragoman.cli.windows import Window
-from dragoman.data.formats.lines import read_lines
 from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
     from dragoman.decoding.options import SearchOptions
-    from dragoman.decoding.translate import Translation
-
-_COLUMN = "column"
-_NAMED = 10  # lines that a notice names before it only counts
 
 
 def _length(value: str) -> str:
@@ -187,76 +177,3 @@ def search_options(parameters: Mapping[str, Any]) -> "SearchOptions":
 
         values["glossary"] = Glossary.load(values["glossary"])
     return SearchOptions(**values)
-
-
-class PrefixLines:
-    """The prefixes of input lines, read along with them: none, from a file, or from a second column of the input."""
-
-    def __init__(self, source: Path | None) -> None:
-        """``source`` is a file, ``column``, or None."""
-        self.source = source
-        self._lines: Iterator[str] = iter(()) if source is None or str(source) == _COLUMN else read_lines(source)
-        self._read = 0
-
-    def split(self, window: Window) -> tuple[Window, list[str] | None]:
-        """A window without its prefixes, and these; later calls have later windows. Raises DragomanError when the file has no more."""
-        if self.source is None:
-            return window, None
-        if str(self.source) == _COLUMN:
-            columns = [line.partition("\t") for line in window.texts]
-            return replace(window, texts=[text for text, _, _ in columns]), [prefix for _, _, prefix in columns]
-        passed_over = window.number - 1 - self._read
-        read = list(islice(self._lines, passed_over + len(window.texts)))
-        self._read += len(read)
-        prefixes = read[passed_over:]
-        if len(prefixes) < len(window.texts):
-            raise DragomanError(f"{self.source}: ends after line {self._read}, but there are more lines to translate; give one for each")
-        return window, prefixes
-
-    def finish(self, count: int) -> None:
-        """Raise DragomanError when the file has more lines than the ``count`` of the input."""
-        if (
-            self.source is not None
-            and str(self.source) != _COLUMN
-            and next(islice(self._lines, count - self._read, None), None) is not None
-        ):
-            raise DragomanError(f"{self.source}: goes on after line {count}, where the text to translate ends; give one line for each")
-
-
-def what_to_say(number: int, translations: Sequence["Translation"]) -> dict[str, Any]:
-    """Fields of `Done` for what a reader of the translations of lines from ``number`` on must know."""
-    missed = [(line, term) for line, each in enumerate(translations, start=number) for term in each.missed]
-    return {
-        "loops": [line for line, each in enumerate(translations, start=number) if each.stop == "repetition"],
-        "terms": sum(len(each.met) + len(each.missed) for each in translations),
-        "missed": [f"line {line}: {term.source + ' -> ' if term.source else ''}{term.target}" for line, term in missed],
-    }
-
-
-class Tally:
-    """Of all windows that were done: the last line, and what is said at the end."""
-
-    def __init__(self, line: int) -> None:
-        self.line, self.loops, self.terms, self.missed = line, list[int](), 0, list[str]()
-
-    def counted(self, done: Iterable[tuple[Window, Done]]) -> Iterator[tuple[Window, Done]]:
-        """The same windows, counted as they pass."""
-        for window, what in done:
-            self.line = window.last
-            self.loops += what.loops
-            self.terms += what.terms
-            self.missed += what.missed
-            yield window, what
-
-    def report(self) -> None:
-        """Say it on standard error."""
-        log = logging.getLogger("dragoman")
-        if self.loops:
-            lines = ", ".join(map(str, self.loops[:_NAMED])) + (" …" if len(self.loops) > _NAMED else "")
-            log.warning("%d translations went round in a loop and were ended; lines: %s", len(self.loops), lines)
-        if self.terms:
-            notify(f"{self.terms - len(self.missed)} of {self.terms} required terms stand in the translations")
-        for missed in self.missed[:_NAMED]:
-            log.warning("%s is not in the translation", missed)
-        if len(self.missed) > _NAMED:
-            log.warning("%d more are not; --json tells which", len(self.missed) - _NAMED)

@@ -26,8 +26,10 @@ from dragoman.cli.options import (
     TextFiles,
     Translations,
 )
+from dragoman.cli.prefixes import prefix_file, separated
 from dragoman.cli.rounds import Done, Work
 from dragoman.cli.streams import hush, json_line, one_line
+from dragoman.cli.tally import what_to_say
 from dragoman.cli.whole_files import Job, identity_of, translate_files
 from dragoman.cli.windows import Window
 from dragoman.errors import UsageError
@@ -95,7 +97,7 @@ def translate(
         raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
     alignment = _alignment_file(align, align_layer, as_json)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
-    job = Job(files or [Path("-")], output, alignment, attention, resume, device, prefix)
+    job = Job(files or [Path("-")], output, alignment, attention, resume, device, prefix_file(prefix))
     layer = align_layer if align is None else align_layer or 0
     translate_files(job, partial(identity_of, model, context.params), partial(_load, context.params, write, layer))
 
@@ -116,16 +118,17 @@ def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str
     settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator
 
-    beginnings, ensemble = ask.PrefixLines(asked["prefix"]), asked["ensemble"] or ()
-    translator = Translator.load(asked["model"], device=device, ensemble=ensemble, precision=asked["precision"])
+    translator = Translator.load(asked["model"], device=device, ensemble=asked["ensemble"] or (), precision=asked["precision"])
     if layer is not None:
         from dragoman.decoding.alignment import check_layer
 
         check_layer(translator.bundle.model, layer)
 
     def work(window: Window) -> Done:
-        window, prefixes = beginnings.split(window)
-        translations = translator.translate(window.texts, **settings, prefixes=prefixes, place=window.place, first_line=window.first_line)
+        window = separated(window, asked["prefix"])
+        translations = translator.translate(
+            window.texts, **settings, prefixes=window.prefixes, place=window.place, first_line=window.first_line
+        )
         alignments = _alignments(translator, window, translations, layer)
         stream = StringIO()
         for number, translation, alignment in zip(count(window.number), translations, alignments, strict=False):
@@ -137,7 +140,7 @@ def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str
             "".join(f"{each.pharaoh()}\n" for each in alignments if each is not None),
             tokens=sum(len(translation.tokens) for translation in translations),
             split=sum(len(translation.parts) > 1 for translation in translations),
-            **ask.what_to_say(window.number, translations),
+            **what_to_say(window.number, translations),
         )
 
     return work

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from dragoman.cli.rounds import Done
 from dragoman.cli.streams import RECORD_SUFFIX, partial_of
+from dragoman.cli.tally import Tally
 from dragoman.cli.windows import Window
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import publish, write_file
@@ -24,16 +25,16 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_FORMAT = 1
-_COUNTS = ("lines", "size", "tokens", "split")
+_FORMAT = 2
+_KINDS = {name: type(value) for name, value in vars(Tally()).items()} | {"complete": bool, "files": dict, "input": str, "identity": dict}
 _CHUNK_BYTES = 1 << 20
 
 
 class Unfinished:
     """The files of one translation while they are written: ``output`` and, if asked for, ``alignment``.
 
-    ``identity`` is what must be the same when the work goes on: facts by their names. Opening finds out how many ``lines`` are done:
-    none, or with ``resume`` those of an earlier process: ``size`` bytes of text, ``tokens`` of output, and ``split`` lines in pieces.
+    ``identity`` is what must be the same when the work goes on: facts by their names. Opening finds out what is done, the ``tally``:
+    nothing, or with ``resume`` what an earlier process did.
     Raises DragomanError or UsageError, and changes nothing, where unfinished work of that name is not this one, or is and ``resume`` was
     not said.
     """
@@ -42,7 +43,7 @@ class Unfinished:
         self.paths = {"output": output} | ({} if alignment is None else {"alignment": alignment})
         self.identity = json.loads(json.dumps(identity))
         self.record_path = output.with_name(output.name + RECORD_SUFFIX)
-        self.lines = self.size = self.tokens = self.split = 0
+        self.tally = Tally()
         self.complete = False
         self._sizes = dict.fromkeys(self.paths, 0)
         self._digests = {name: hashlib.sha256() for name in self.paths}
@@ -83,13 +84,13 @@ class Unfinished:
 
         Raises DragomanError when they are not.
         """
-        done = self.lines
+        done = self.tally.lines
         left = done
         for window in windows:
             if left:
-                texts = window.texts[:left]
-                left -= len(texts)
-                self._take(texts)
+                again = window.first(left)
+                left -= len(again.texts)
+                self._input.update(again.content)
                 if not left:
                     self._check_input(done)
             yield window
@@ -101,9 +102,9 @@ class Unfinished:
         for name, text in (("output", done.output), ("alignment", done.alignment)):
             if name in self._files:
                 self._write(name, text.encode("utf-8", errors="backslashreplace"))
-        self.size += self._take(window.texts)
+        self._input.update(window.content)
         self._input_sha256 = self._input.hexdigest()
-        self.lines, self.tokens, self.split = window.last, self.tokens + done.tokens, self.split + done.split
+        self.tally.add(window, done)
         self._record()
 
     def publish(self) -> None:
@@ -146,7 +147,7 @@ class Unfinished:
             for name, path in self.paths.items():
                 self._check_content(partial_of(path), **record["files"][name], name=name)
         self._input_sha256 = record["input"]
-        self.lines, self.size, self.tokens, self.split = (record[name] for name in _COUNTS)
+        self.tally = Tally(**{name: record[name] for name in vars(self.tally)})
 
     def _check_identity(self, record: dict[str, Any]) -> None:
         before, now = record["identity"], self.identity
@@ -179,9 +180,12 @@ class Unfinished:
             record = json.loads(self.record_path.read_bytes())
             if record["format"] != _FORMAT:
                 raise ValueError(f"format {record['format']}")
-            files = [(int(file["bytes"]), str(file["sha256"])) for file in record["files"].values()]
-            known = [record[name] + 0 for name in _COUNTS], dict(record["identity"]), record["input"] + "", files
-            return record if known and isinstance(record["complete"], bool) else None
+            kinds = [(record, _KINDS), *((file, {"bytes": int, "sha256": str}) for file in record["files"].values())]
+            for fields, kind_of in kinds:
+                for name, kind in kind_of.items():
+                    if type(fields[name]) is not kind:
+                        raise TypeError(f"{name} {fields[name]!r}")
+            return dict(record)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -221,17 +225,12 @@ class Unfinished:
         self._sizes[name] = start + len(data)
         self._digests[name].update(data)
 
-    def _take(self, texts: list[str]) -> int:
-        raw = "".join(f"{text}\n" for text in texts).encode()
-        self._input.update(raw)
-        return len(raw)
-
     def _check_input(self, lines: int) -> None:
         if self._input.hexdigest() != self._input_sha256:
             self._held = False  # it is somebody else's then
             raise DragomanError(
                 f"the first {lines:,} lines of the input are not those that {partial_of(self.paths['output'])} translates; "
-                "give the text it was begun with, or remove it and begin anew"
+                "give the text and the prefixes it was begun with, or remove it and begin anew"
             )
 
     def _record(self, *, complete: bool = False) -> None:
@@ -241,7 +240,7 @@ class Unfinished:
             os.fsync(file.fileno())
         record = {
             "format": _FORMAT,
-            **{name: getattr(self, name) for name in _COUNTS},
+            **vars(self.tally),
             "complete": complete,
             "files": {name: {"bytes": self._sizes[name], "sha256": self._digests[name].hexdigest()} for name in self.paths},
             "input": self._input_sha256,

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from dragoman.cli.prefixes import check_prefixes, prefix_file, with_prefixes
 from dragoman.cli.progress import Progress
 from dragoman.cli.rounds import Done, Work, results, shared_results
-from dragoman.cli.search_options import PrefixLines, Tally
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output, partial_of
+from dragoman.cli.tally import Tally
 from dragoman.cli.unfinished import Unfinished
 from dragoman.cli.windows import Window, check_files, is_stored, total_bytes, windows
 from dragoman.errors import DragomanError, UsageError
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
 _HARMLESS = {"model", "files", "output", "resume", "device", "quiet", "attention"}
 """Parameters of the command that change no byte of the output, or are checked by themselves."""
 
-
 Load = Callable[[str, "AttentionFile | None"], Work]
 """Of a device and a file for attention, what is done with each window."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a command line asks for: the text, where translations, alignments and attention go, and whether earlier work is gone on with."""
+    """What a command line asks for: the text, where translations, alignments and attention go, and whether earlier work is gone on with.
+
+    ``prefix`` is a file with what each translation must begin with.
+    """
 
     files: list[Path]
     output: Path | None = None
@@ -68,14 +71,21 @@ def translate_files(job: Job, identity: Callable[[], Mapping[str, Any]], load: L
 def identity_of(model: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The facts that must be the same for work to go on: the SHA-256 of the model's files, and of every option what it says.
 
-    An option that names a file stands for what is in it.
+    An option that names a file stands for what is in it; prefixes are compared with the text, line by line.
     """
     facts: dict[str, Any] = {"the model": _model_fact(model)}
     for name, value in parameters.items():
         if name not in _HARMLESS:
-            fact = str(value) if name == "align" and value else [*map(_model_fact, value or ())] if name == "ensemble" else _fact(value)
-            facts[f"--{name.replace('_', '-').removeprefix('as-')}"] = fact
+            facts[f"--{name.replace('_', '-').removeprefix('as-')}"] = _fact_of(name, value)
     return facts
+
+
+def _fact_of(name: str, value: Any) -> Any:
+    if name == "prefix" and prefix_file(value) is not None:
+        return "a file"
+    if name == "ensemble":
+        return [*map(_model_fact, value or ())]
+    return str(value) if name == "align" and value else _fact(value)
 
 
 def _model_fact(model: Path) -> str:
@@ -113,11 +123,14 @@ def _check(job: Job) -> None:
     names = [os.path.realpath(path) for path in (*written, *map(partial_of, written))]
     if len(set(names)) < len(names):
         raise UsageError("two of -o, --align and --attention name one file; give each its own")
-    taken = {os.path.realpath(path): path for path in [*job.files, *filter(None, [job.prefix])] if str(path) != "-"}
+    read = [*job.files, *filter(None, [job.prefix])]
+    taken = {os.path.realpath(path): path for path in read if str(path) != "-"}
     for name in names[1:] if job.whole else names:  # -o may be a file of the text: it is replaced when all is done
         if name in taken:
             raise UsageError(f"{taken[name]}: is to be read and would be written over; give another name to write to")
-    if launched() and (unshared := [path for path in job.files if not is_stored(path)]):
+    if job.prefix is not None:
+        check_prefixes(job.prefix, job.files)
+    if launched() and (unshared := [path for path in read if not is_stored(path)]):
         place = "standard input" if str(unshared[0]) == "-" else unshared[0]
         raise UsageError(f"{place}: only one of several processes can read it; give a FILE to share, or start one process without torchrun")
 
@@ -128,32 +141,44 @@ def _take_part(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, 
     if place.rank == 0:
         _lead(job, identity, load, place)
     elif (start := tell(place, 0)) >= 0:
-        for _ in shared_results(windows(job.files), load(str(place.device), None), place, start=start):
+        for _ in shared_results(_text(job), load(str(place.device), None), place, start=start):
             pass
+
+
+def _text(job: Job) -> Iterator[Window]:
+    return windows(job.files) if job.prefix is None else with_prefixes(windows(job.files), job.prefix)
 
 
 def _lead(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, place: "Place | None") -> None:
     with terminable():
         sink = _whole_sink(job, identity()) if job.whole else _Stream(job)
+        start = sink.tally.lines
         if isinstance(sink, Unfinished) and sink.complete:
             _tell(place, -1)
             sink.publish()
             notify(f"{job.output}: was complete but for its name")
-            return
-        with sink.writing(), nullcontext() if job.attention is None else _attention_file(job.attention) as attention:
-            _tell(place, sink.lines)
-            work = load(job.device if place is None else str(place.device), attention)
-            source = sink.skip(windows(job.files))
-            done = results(source, work, start=sink.lines) if place is None else shared_results(source, work, place, start=sink.lines)
-            tally = Tally(sink.lines)
-            progress = _run(tally.counted(done), sink, job)
-            PrefixLines(job.prefix).finish(tally.line)
-        if progress is not None:
-            notify(f"{job.output if job.whole else 'standard output'}: {progress.summary()}")
-        if sink.split:
-            lines = "line was" if sink.split == 1 else "lines were"
-            notify(f"{sink.split:,} {lines} longer than the model takes, and translated in pieces")
-        tally.report()
+        else:
+            try:
+                summary = _write(job, sink, load, place)
+            except BaseException:
+                if sink.tally.lines > start:
+                    sink.tally.report()
+                raise
+            if summary:
+                notify(f"{job.output if job.whole else 'standard output'}: {summary}")
+        sink.tally.report()
+
+
+def _write(job: Job, sink: "Unfinished | _Stream", load: Load, place: "Place | None") -> str:
+    """Translates what is left and writes it; returns the summary of a progress that was shown."""
+    with sink.writing(), nullcontext() if job.attention is None else _attention_file(job.attention) as attention:
+        start = sink.tally.lines
+        _tell(place, start)
+        work = load(job.device if place is None else str(place.device), attention)
+        source = sink.skip(_text(job))
+        done = results(source, work, start=start) if place is None else shared_results(source, work, place, start=start)
+        progress = _run(done, sink, job)
+    return "" if progress is None else progress.summary()
 
 
 def _run(done: Iterator[tuple[Window, Done]], sink: "Unfinished | _Stream", job: Job) -> Progress | None:
@@ -162,13 +187,13 @@ def _run(done: Iterator[tuple[Window, Done]], sink: "Unfinished | _Stream", job:
         for window, what in done:
             sink.add(window, what)
         return None
-    progress = Progress(total=total_bytes(job.files), lines=sink.lines, size=sink.size, tokens=sink.tokens)
+    progress = Progress(total=total_bytes(job.files), lines=sink.tally.lines, size=sink.tally.size, tokens=sink.tally.tokens)
     logger = logging.getLogger("dragoman")
     logger.handlers = [progress, *logger.handlers]
     try:
         for window, what in done:
             sink.add(window, what)
-            progress.add(lines=len(window.texts), size=_size(window.texts), tokens=what.tokens)
+            progress.add(lines=len(window.texts), size=window.size, tokens=what.tokens)
     finally:
         progress.clear()
         logger.handlers = [each for each in logger.handlers if each is not progress]
@@ -197,15 +222,11 @@ def _tell(place: "Place | None", number: int) -> None:
         tell(place, number)
 
 
-def _size(texts: list[str]) -> int:
-    return sum(len(text.encode()) + 1 for text in texts)
-
-
 class _Stream:
     """Standard output, a pipe or a device: each window is written when it is done, and nothing is gone on with."""
 
     def __init__(self, job: Job) -> None:
-        self.lines = self.size = self.tokens = self.split = 0
+        self.tally = Tally()
         self._job = job
         self._output: TextIO = sys.stdout
         self._alignment: TextIO | None = None
@@ -229,4 +250,4 @@ class _Stream:
         self._output.flush()
         if self._alignment is not None:
             self._alignment.write(done.alignment)
-        self.split += done.split
+        self.tally.add(window, done)

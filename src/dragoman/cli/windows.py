@@ -5,7 +5,8 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, notify, open_descriptor
@@ -18,21 +19,41 @@ WINDOW_LINES = 2048
 
 @dataclass(frozen=True)
 class Window:
-    """Lines that follow one another in a file: its name, and the number of the first of them there and over all files, from 1."""
+    """Lines that follow one another in a file: its name, and the number of the first of them there and over all files, from 1.
+
+    With ``prefixes`` each has one of its own, which its translation begins with.
+    """
 
     place: str
     first_line: int
     number: int
     texts: list[str]
+    prefixes: list[str] | None = None
 
     @property
     def last(self) -> int:
         """The number of its last line over all files."""
         return self.number + len(self.texts) - 1
 
+    @property
+    def size(self) -> int:
+        """Bytes of its text."""
+        return sum(len(text.encode()) + 1 for text in self.texts)
+
+    @property
+    def content(self) -> bytes:
+        """All that is translated: its lines with a LF each, behind each line its prefix if there are any."""
+        lines = self.texts if self.prefixes is None else chain.from_iterable(zip(self.texts, self.prefixes, strict=True))
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    def first(self, count: int) -> "Window":
+        """Its first lines alone."""
+        return replace(self, texts=self.texts[:count], prefixes=self.prefixes and self.prefixes[:count])
+
     def without(self, count: int) -> "Window":
         """The window without its first lines."""
-        return Window(self.place, self.first_line + count, self.number + count, self.texts[count:])
+        texts, prefixes = self.texts[count:], self.prefixes and self.prefixes[count:]
+        return Window(self.place, self.first_line + count, self.number + count, texts, prefixes)
 
 
 def check_files(files: Iterable[Path]) -> None:

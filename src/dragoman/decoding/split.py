@@ -70,13 +70,16 @@ def _cut(text: str) -> tuple[int, int]:
         spans = [match.span() for match in pattern.finditer(text) if match.start() > 0 and match.end() < len(text)]
         if spans:
             return min(spans, key=from_middle)
-    places = [(place, place) for place in range(1, len(text))]
-    return min([span for span in places if _may_part(text, span[0])] or places, key=from_middle)
+    places = sorted(range(1, len(text)), key=lambda place: from_middle((place, place)))
+    best = next((place for place in places if _may_part(text, place)), places[0])
+    return best, best
 
 
 def _may_part(text: str, place: int) -> bool:
     """Whether a character by itself begins at a place: no accent, no second half of a flag, nothing joined to the one before."""
     if unicodedata.category(text[place]) in _DEPENDENT or text[place - 1] == _JOINER:
         return False
+    if text[place] not in _FLAG_HALVES:
+        return True
     before = text[:place]
-    return text[place] not in _FLAG_HALVES or (place - len(before.rstrip(_FLAG_HALVES))) % 2 == 0
+    return (place - len(before.rstrip(_FLAG_HALVES))) % 2 == 0

@@ -6,7 +6,6 @@ out, and the sum of all gradients is the gradient of the whole.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,23 +13,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman.data.batching import Indices
-from dragoman.ranks import answered, connected
+from dragoman.ranks import Place, answered, connected
 
-_CPU = torch.device("cpu")
 _BUCKET = 1 << 23  # numbers that are summed at once: what the sum takes in memory beside the gradients
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """The processes of a training: this one's number, how many there are, how many of them on this machine, and this one's device.
-
-    Whatever is asked of all ranks must be asked by each of them in the same order. One process alone asks nobody.
-    """
-
-    rank: int = 0
-    size: int = 1
-    local_size: int = 1
-    device: torch.device = _CPU
+class Ranks(Place):
+    """The processes of a training, seen from the place of this one among them. One process alone asks nobody."""
 
     @property
     def first(self) -> bool:

@@ -25,6 +25,15 @@ def read_lines(path: Path) -> Iterator[str]:
         yield decode_line(raw, str(path), number)
 
 
+def count_lines(path: Path) -> int:
+    """How many lines `read_lines` gives, whatever is in them. Raises DragomanError where the file is missing, damaged or cut short."""
+    count, end = 0, b""
+    for chunk in _read_chunks(path):
+        count += chunk.count(b"\n")
+        end = chunk[-1:] or end
+    return count + (end not in (b"", b"\n"))
+
+
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a stream of bytes, without their ``\\n``, each as soon as it is whole; a last line may lack its ``\\n``."""
     parts: list[bytes] = []
