@@ -1,11 +1,12 @@
 # On a machine with Python 3.11 or newer and make:
 #   make demo     the whole of Dragoman once, on data made on the spot
-#   make test     every check that .ci/run runs
+#   make test     every check that .ci/run runs, the tests in two processes (PROCESSES=2)
 # Both install into .venv, at the versions of requirements.lock, and install again only when that file or pyproject.toml changes.
 # pip's own settings hold (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …); see README.md for choosing a build of PyTorch.
 
 PYTHON ?= python3
 VENV ?= .venv
+PROCESSES ?= 2
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
 INPUTS := requirements.lock pyproject.toml
@@ -24,7 +25,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff format .

@@ -121,6 +121,30 @@ def test_a_translator_takes_each_precision() -> None:
     assert Translator(bundle, precision="fp32").translate(texts, beam=2) == exact
 
 
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_weights_that_change_are_used_as_they_are(precision: Precision) -> None:
+    bundle, texts = fx_rand(seed=4), random_sentences(10, seed=2)
+    translator = Translator(bundle, precision=precision)
+    before = translator.translate(texts)
+    with torch.no_grad():
+        bundle.model.decoder.layers[0].self_attn.w_q.weight.neg_()  # type: ignore[operator, union-attr]
+    after = translator.translate(texts)
+    assert after != before
+    assert after == Translator(bundle, precision=precision).translate(texts)
+
+
+def test_a_model_that_is_watched_later_keeps_its_layers_or_is_refused() -> None:
+    bundle, seen = fx_rand(seed=4), []
+    exact, rough = Translator(bundle), Translator(bundle, precision="bf16")
+    expected = exact.translate(["ona bek"])
+    rough.translate(["ona bek"])
+    bundle.model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(1))
+    assert exact.translate(["ona bek"])[0].tokens == expected[0].tokens
+    assert seen
+    with pytest.raises(UsageError, match="whose layers nobody watches"):
+        rough.translate(["ona bek"])
+
+
 def test_a_precision_that_a_model_does_not_have_is_refused() -> None:
     bundle = fx_rand(seed=4, positions="rotary")
     with pytest.raises(UsageError, match="precision='int8' is for models without rotary positions"):

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_text_and_paths_are_the_same_in_both_locales(folder: Path) -> None:
-    arguments = ("translate", folder / "modèle", folder / "δ.txt", "-", "--json", "-o", folder / "ö.jsonl")
+    arguments = ("translate", folder / "modèle", folder / "δ.txt", "-", "--json", "-o", folder / "ö.jsonl", "--quiet")
     results = []
     for locale in (PLAIN_LOCALE, UTF8_LOCALE):
         done = dragoman(*arguments, stdin=f"{TEXT}\n".encode(), variables=locale)
@@ -41,7 +41,7 @@ def test_text_and_paths_are_the_same_in_both_locales(folder: Path) -> None:
 
 
 def test_documents_are_utf8(folder: Path) -> None:
-    done = dragoman("score", folder / "modèle", "--test", folder / "é", "--json", variables=PLAIN_LOCALE)
+    done = dragoman("score", folder / "modèle", "--test", folder / "é", "--json", "--quiet", variables=PLAIN_LOCALE)
     assert (done.returncode, done.stderr) == (0, b"")
     record = json.loads(done.stdout.decode())
     assert (record["source"], record["target"], record["tokens"]) == (TEXT, "東京 🐟", ["東京", "🐟", "</s>"])

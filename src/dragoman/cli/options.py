@@ -66,8 +66,8 @@ Products = Annotated[
     typer.Option(
         "--precision",
         metavar="TYPE",
-        help="Of the matrix products: fp32; bf16; or int8, on a CPU. The last two are faster where the processor has them, and change some "
-        "outputs.",
+        help="Of the matrix products: fp32; bf16; or int8, on a CPU. The last two are faster where the processor has them, change some "
+        "outputs, and let lines that are translated together touch each other's a little.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text; off by default.")]

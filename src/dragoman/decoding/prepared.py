@@ -71,9 +71,9 @@ class _Product(nn.Module):
 
     def __init__(self, *layers: Linear | Embedding, precision: Precision) -> None:
         super().__init__()
-        weight = torch.cat([layer.weight.detach() for layer in layers])  # (O, I)
-        biases = [layer.bias for layer in layers if isinstance(layer, Linear) and layer.bias is not None]
-        self.bias = torch.cat([bias.detach() for bias in biases]) if biases else None  # (O)
+        weight = _joined([layer.weight.detach() for layer in layers])  # (O, I)
+        biases = [layer.bias.detach() for layer in layers if isinstance(layer, Linear) and layer.bias is not None]
+        self.bias = _joined(biases) if biases else None  # (O)
         self.weight: Tensor | None = None if precision == "int8" else weight
         self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O)
         self.packed = _packed(weight, self.bias) if precision == "int8" else None
@@ -89,6 +89,10 @@ class _Product(nn.Module):
         return product if self.bias is None else product.add_(self.bias)
 
 
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
 def _packed(weight: Tensor, bias: Tensor | None) -> Any:
     """The matrix (O, I) in 8 bits, a scale for each row, as the product takes it."""
     scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
@@ -102,7 +106,7 @@ def _with_products(module: nn.Module, precision: Precision) -> nn.Module:
     """A module with its linear layers prepared, a copy unless they stay as they are."""
     if precision == "fp32":
         return module
-    copied = copy.deepcopy(module)
+    copied = copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})  # these are not copied
     for parent in list(copied.modules()):
         for name, child in parent.named_children():
             if type(child) is Linear:
@@ -218,13 +222,17 @@ def check_precision(precision: str, models: Sequence[Transformer]) -> None:
         raise UsageError(f"precision='int8' is for a CPU and the model is on {device}; choose 'bf16' or 'fp32'")
     if not all(map(can_prepare, models)):
         raise UsageError(
-            f"precision={precision!r} is for models without rotary positions, QK-norm and fewer heads of keys and values; choose 'fp32'"
+            f"precision={precision!r} is for models without rotary positions, QK-norm and fewer heads of keys and values, whose layers "
+            "nobody watches; choose 'fp32'"
         )
 
 
 def step_of(model: Transformer, *, precision: Precision = "fp32") -> PreparedStep | TransformerStep:
-    """The fastest step model for a model: prepared where it `can_prepare`."""
-    return PreparedStep(model, precision=precision) if can_prepare(model) else TransformerStep(model)
+    """The fastest step model for a model: prepared where it `can_prepare`. Raises UsageError as `check_precision` does."""
+    if can_prepare(model):
+        return PreparedStep(model, precision=precision)
+    check_precision(precision, [model])
+    return TransformerStep(model)
 
 
 def can_prepare(model: Transformer) -> bool:
@@ -244,10 +252,8 @@ _NOTHING = nn.Identity()
 
 def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like: Tensor) -> Tensor | None:
     """``seen`` with the keys of the new positions (B, K, T): each hypothesis sees its own of them."""
-    if seen is None and count == 1:
-        return None
     if seen is None:
-        seen = like.new_zeros(sentences, count, length)
+        return None
     new = like.new_full((count, count), -math.inf).fill_diagonal_(0).expand(sentences, -1, -1)
     return torch.cat((seen, new), -1)
 

@@ -13,7 +13,7 @@ State = TypeVar("State")
 
 
 class StepModel(Protocol[State]):
-    """A model that search can drive; its state is a value that search only passes on."""
+    """A model that search can drive. Search only passes the state on, and each to one call: the next state may share its room."""
 
     def start(self, source: Tensor, source_mask: Tensor) -> State:
         """The state before the first target token of source ids (B, S), with a mask (B, S) True at tokens: one row a sentence."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.decoding.beam import check_alpha, length_penalty
@@ -17,7 +18,7 @@ from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
 from dragoman.decoding.glossary import Term
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix, Spelling, stands_in
-from dragoman.decoding.prepared import Precision, check_precision, step_of
+from dragoman.decoding.prepared import Precision, can_prepare, check_precision, step_of
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Found, Search, Wanted
 from dragoman.decoding.split import Piece, longest_taken, split_text
@@ -82,8 +83,8 @@ class Translator:
     def __init__(self, bundle: Bundle, *, ensemble: Mapping[str, Bundle] | None = None, precision: Precision = "fp32") -> None:
         """``ensemble`` holds the other bundles by name; ``precision`` is that of the products of `translate`, where scores stay float32.
 
-        With bf16 or int8 the weights are those of the first translation. Raises DragomanError that names a bundle with another vocabulary,
-        and for a precision that the models or their device do not have.
+        Raises DragomanError that names a bundle with another vocabulary, UsageError for a precision that the models or their device do not
+        have.
         """
         self.bundle, self.precision = bundle, precision
         self.bundles = (bundle, *(ensemble or {}).values())
@@ -91,6 +92,7 @@ class Translator:
             check_ensemble(bundle, "the first model", other, name)
         check_precision(precision, [each.model for each in self.bundles])
         self._checked: SearchOptions | None = None
+        self._made: tuple[object, list[StepModel[Any]]] | None = None
 
     @classmethod
     def load(
@@ -209,7 +211,7 @@ class Translator:
         if beam % options.diverse_groups:
             raise UsageError(f"diverse_groups={options.diverse_groups} with beam={beam}: the groups must share the beam equally")
         self._check_phrases(options)
-        steps = self._converted if self.precision != "fp32" else [step_of(bundle.model) for bundle in self.bundles]
+        steps = self._steps()
         return Search(
             self.bundle, EnsembleStep(steps) if len(steps) > 1 else steps[0], longest=self._longest, beam=beam, alpha=alpha, n_best=n_best,
             max_length=max_length, options=options, spelling=lambda: self._spelling,
@@ -220,9 +222,12 @@ class Translator:
         """The most tokens of a side that all models take."""
         return min(longest_taken(bundle.config) for bundle in self.bundles)
 
-    @cached_property
-    def _converted(self) -> list[StepModel[Any]]:
-        return [step_of(bundle.model, precision=self.precision) for bundle in self.bundles]
+    def _steps(self) -> list[StepModel[Any]]:
+        """Step models of the weights as they are, for they take time to make."""
+        made_of = [(*map(_mark, bundle.model.parameters()), can_prepare(bundle.model)) for bundle in self.bundles]
+        if self._made is None or self._made[0] != made_of:
+            self._made = made_of, [step_of(bundle.model, precision=self.precision) for bundle in self.bundles]
+        return self._made[1]
 
     @cached_property
     def _spelling(self) -> Spelling:
@@ -293,6 +298,11 @@ class Translator:
         finally:
             for model in before:
                 model.train()
+
+
+def _mark(parameter: Tensor) -> tuple[int, int]:
+    """What is another as soon as the parameter has other values: where they are, and how often they were changed there."""
+    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
 
 
 def _terms(parts: list[Wanted]) -> list[Term]:
