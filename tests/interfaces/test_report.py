@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from dragoman.cli import main
-from dragoman.training.charts import MOST_POINTS, STROKES, escaped, line_chart, number, thinned, ticks
+from dragoman.html import escaped, number
+from dragoman.training.charts import MOST_POINTS, STROKES, line_chart, thinned, ticks
 from dragoman.training.report import MOST_ROWS, Report, write_report
 from dragoman.training.schedule import paper_rate
 from html_pages import ATTACKS, Page

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from structure.sources import in_package, sources
 
 LEVELS = (
-    {"errors", "files", "devices", "ranks", "config", "toml", "presets"},
+    {"errors", "files", "devices", "ranks", "html", "config", "toml", "presets"},
     {"model", "data"},
     {"bundle"},
     {"training", "decoding"},

@@ -1,7 +1,7 @@
 """``dragoman compare``: models, or translations that are there, on one test set."""
 
-import os
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,18 +14,18 @@ from dragoman.cli.evaluation_options import (
     Pair,
     References,
     Seed,
-    TestSets,
     Tokenize,
     check_page,
     languages_of,
     read_hypotheses,
 )
-from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet
-from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
+from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet, TestSets
+from dragoman.cli.streams import hush, notify, open_output, print_json
 from dragoman.errors import DragomanError, UsageError
+from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
 
 if TYPE_CHECKING:
-    from dragoman.evaluation.compare import Change, Comparison
+    from dragoman.evaluation.compare import Comparison
     from dragoman.evaluation.systems import System
     from dragoman.evaluation.testset import TestSet
 
@@ -49,8 +49,8 @@ def compare(
     metric: Metrics = None,
     tokenize: Tokenize = "13a",
     lowercase: Lowercase = False,
-    bootstrap: Resamples = 1000,
-    seed: Seed = 12345,
+    bootstrap: Resamples = RESAMPLES,
+    seed: Seed = SEED,
     examples: Examples = 10,
     html: Page = None,
     beam: Beam = None,
@@ -71,17 +71,16 @@ def compare(
     check_page(html)
     search = {"beam": beam, "alpha": alpha, "max_length": max_length}
     _check(systems, pair, search)
-    from dragoman.evaluation.measures import choose_measures
-
-    choose_measures(metric or [], tokenize=tokenize)  # a wrong name is said before a model is at work
-    with open_output(html or Path(os.devnull)) as page:
+    measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
+    with open_output(html) if html else nullcontext() as page:
         found, plain, target = _systems(systems, test or [], reference or [], languages_of(pair), search=search, device=device)
         from dragoman.evaluation.compare import compare_systems
         from dragoman.evaluation.pages import comparison_page
 
-        measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase, language=target)
+        measures = [replace(each, language=target) for each in measures]
         comparison = compare_systems(found, plain, measures, resamples=bootstrap, seed=seed)
-        page.write(comparison_page(comparison, target=target, most=examples) if html else "")
+        if page:
+            page.write(comparison_page(comparison, target=target, most=examples))
     if as_json:
         print_json({"test": test or [], "references": [str(path) for path in reference or []], **_document(comparison, examples)})
     else:
@@ -179,7 +178,7 @@ def _document(comparison: "Comparison", most: int) -> dict[str, Any]:
 
 
 def _lines(comparison: "Comparison", most: int) -> list[str]:
-    from dragoman.cli.evaluation_text import table
+    from dragoman.cli.evaluation_text import table, text_lines
     from dragoman.evaluation.pages import score_rows, setting_rows, system_rows
 
     lines = table(*system_rows(comparison))
@@ -194,12 +193,7 @@ def _lines(comparison: "Comparison", most: int) -> list[str]:
         lines += ["", f"{number} beside 1, by chrF of each sentence: {counts}; {difference.same_text:,} the same text"]
         for title, changes in (("largest gains", difference.gains(most)), ("largest losses", difference.losses(most))):
             lines += [f"  {title}"] if changes else []
-            lines += [line for change in changes for line in _change_lines(change, number)]
+            for change in changes:
+                head = f"{change.number:>6}  {change.gain:+.2f}  ({change.score_before:.2f} to {change.score_after:.2f})"
+                lines += text_lines(head, change.texts("1", str(number)))
     return lines
-
-
-def _change_lines(change: "Change", number: int) -> list[str]:
-    texts = [("source", change.source)] if change.source is not None else []
-    texts += [("reference", reference) for reference in change.references] + [("1", change.before), (str(number), change.after)]
-    head = f"{change.number:>6}  {change.gain:+.2f}  ({change.score_before:.2f} to {change.score_after:.2f})"
-    return [head, *(f"        {name:<10} {one_line(text or '')}".rstrip() for name, text in texts)]

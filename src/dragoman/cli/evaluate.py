@@ -1,6 +1,7 @@
 """``dragoman evaluate``: a test set through a model, or translations that are there, scored."""
 
-import os
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,15 +15,15 @@ from dragoman.cli.evaluation_options import (
     Pair,
     References,
     Seed,
-    TestSets,
     Tokenize,
     check_page,
     languages_of,
     read_hypotheses,
 )
-from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Products, Quiet
+from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Products, Quiet, TestSets
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
 from dragoman.errors import UsageError
+from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
 
 if TYPE_CHECKING:
     from dragoman.evaluation.systems import System
@@ -62,8 +63,8 @@ def evaluate(
     metric: Metrics = None,
     tokenize: Tokenize = "13a",
     lowercase: Lowercase = False,
-    bootstrap: Bootstrap = 1000,
-    seed: Seed = 12345,
+    bootstrap: Bootstrap = RESAMPLES,
+    seed: Seed = SEED,
     segment_level: SegmentLevel = False,
     examples: Examples = 10,
     html: Page = None,
@@ -89,22 +90,22 @@ def evaluate(
     search, work = {"beam": beam, "alpha": alpha, "max_length": max_length}, {"device": device, "precision": precision}
     _check(model, hypotheses, pair, {**search, "output": output, "precision": None if precision == "fp32" else precision})
     check_page(html)
-    from dragoman.evaluation.measures import choose_measures
-
-    choose_measures(metric or [], tokenize=tokenize)  # a wrong name is said before a model is at work
-    with open_output(html or Path(os.devnull)) as page:
-        if model is not None:
-            found = _translated(model, test or [], reference or [], search=search, work=work, output=output)
+    measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
+    with open_output(html) if html else nullcontext() as page:
+        if hypotheses is not None:
+            found = _given(hypotheses, test or [], reference or [], languages_of(pair))
         else:
-            found = _given(hypotheses or Path("-"), test or [], reference or [], languages_of(pair))
+            assert model is not None  # as _check has seen to
+            found = _translated(model, test or [], reference or [], search=search, work=work, output=output)
         system, plain, target = found
         from dragoman.cli import evaluation_text as text
         from dragoman.evaluation.evaluate import evaluate_texts
         from dragoman.evaluation.pages import evaluation_page
 
-        measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase, language=target)
+        measures = [replace(each, language=target) for each in measures]
         report = evaluate_texts(system.texts, plain, measures, resamples=bootstrap, seed=seed, every_sentence=segment_level)
-        page.write(evaluation_page(system, report, target=target, most=examples) if html else "")
+        if page:
+            page.write(evaluation_page(system, report, target=target, most=examples))
     if as_json:
         named = {"model" if model else "hypotheses": system.name, "test": test or [], "references": list(map(str, reference or []))}
         print_json({**named, **text.document(system, report, most=examples, segments=segment_level)})
@@ -144,9 +145,10 @@ def _translated(
     bundle = translator.bundle
     test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))
     notify(f"translating {len(test):,} sentences")
-    with open_output(output or Path(os.devnull)) as stream:
+    with open_output(output) if output else nullcontext() as stream:
         system = translating_system(str(model), translator, test, **search)
-        stream.writelines(f"{one_line(text)}\n" for text in system.texts)
+        if stream:
+            stream.writelines(f"{one_line(text)}\n" for text in system.texts)
     return system, test.plain(bundle.source_tokenizer, bundle.target_tokenizer), bundle.config.data.target
 
 

@@ -9,15 +9,6 @@ from dragoman.cli.streams import arriving_lines
 from dragoman.data.formats.lines import decode_line, read_lines
 from dragoman.errors import DragomanError, UsageError
 
-TestSets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--test",
-        metavar="PATH",
-        help="Parallel text: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or a .jsonl file. "
-        "May be given several times; they are concatenated.",
-    ),
-]
 References = Annotated[
     list[Path] | None,
     typer.Option(

@@ -5,18 +5,18 @@ from dataclasses import asdict
 from typing import Any
 
 from dragoman.cli.streams import one_line
-from dragoman.evaluation.analysis import Bucket
-from dragoman.evaluation.evaluate import RANKED_BY, Sentence, TestReport
-from dragoman.evaluation.measures import LABELS, Interval, Measured
-from dragoman.evaluation.systems import System
+from dragoman.evaluation.evaluate import RANKED_BY, TestReport
+from dragoman.evaluation.measures import LABELS, Measured
+from dragoman.evaluation.pages import bucket_rows
+from dragoman.evaluation.systems import System, per_second
 
 
 def document(system: System, report: TestReport, *, most: int, segments: bool) -> dict[str, Any]:
     """All of an evaluation for JSON; the scores of each sentence with ``segments``."""
     found: dict[str, Any] = {"sentences": len(report.sentences)}
     for measured in report.scores:
-        key = measured.measure.key
-        found |= {key: measured.score, f"{key}_signature": measured.signature, f"{key}_interval": interval_record(measured.interval)}
+        key, interval = measured.measure.key, measured.interval and asdict(measured.interval)
+        found |= {key: measured.score, f"{key}_signature": measured.signature, f"{key}_interval": interval}
         if measured.details:
             found[f"{key}_details"] = asdict(measured.details)
         found[f"{key}_explanation"] = measured.measure.explanation
@@ -26,11 +26,6 @@ def document(system: System, report: TestReport, *, most: int, segments: bool) -
     found |= {"sentence_signatures": report.sentence_signatures}
     found |= {"best": [asdict(each) for each in report.best(most)], "worst": [asdict(each) for each in report.worst(most)]}
     return found | ({"segments": [asdict(each) for each in report.sentences]} if segments else {})
-
-
-def interval_record(interval: Interval | None) -> dict[str, float] | None:
-    """An interval for JSON."""
-    return None if interval is None else asdict(interval)
 
 
 def print_segments(report: TestReport) -> None:
@@ -44,23 +39,24 @@ def print_segments(report: TestReport) -> None:
 def print_report(system: System, report: TestReport, *, most: int) -> None:
     """The scores, each with what it is; counts; scores by length; the best and the worst sentences."""
     for measured in report.scores:
-        print(*score_lines(measured), sep="\n")
+        print(*_score_lines(measured), sep="\n")
     print(f"{'exact match':<12} {report.exact_match:6.2f}  % of {len(report.sentences):,} sentences")
     if system.seconds is not None:
-        speed = len(report.sentences) / max(system.seconds, 1e-9)
+        speed = per_second(len(report.sentences), system.seconds)
         print(f"{'seconds':<12} {system.seconds:6.1f}  {speed:,.1f} sentences a second")
     print()
-    for name, value in count_lines(system, report):
+    for name, value in _count_lines(system, report):
         print(f"{name:<12} {value}")
     print()
-    print(*table(*bucket_rows(report)), sep="\n")
+    print(*table(*bucket_rows(report, f"{report.lengths_of} {report.length_unit}", "exact match")), sep="\n")
     for title, sentences in (("best", report.best(most)), ("worst", report.worst(most))):
         if sentences:
             print(f"\n{title} sentences, by {LABELS[RANKED_BY]}")
-            print(*(line for sentence in sentences for line in sentence_lines(sentence)), sep="\n")
+            for each in sentences:
+                print(*text_lines(f"{each.number:>6}  {each.scores[RANKED_BY]:.2f}", each.texts()), sep="\n")
 
 
-def score_lines(measured: Measured) -> list[str]:
+def _score_lines(measured: Measured) -> list[str]:
     """A score with its interval and its signature, what it is, and what a BLEU is made of."""
     interval = f" ± {measured.interval.half:.2f}" if measured.interval else ""
     lines = [
@@ -74,7 +70,7 @@ def score_lines(measured: Measured) -> list[str]:
     return lines
 
 
-def count_lines(system: System, report: TestReport) -> list[tuple[str, str]]:
+def _count_lines(system: System, report: TestReport) -> list[tuple[str, str]]:
     """The counts in words."""
     counts = report.counts
     ratio = "" if counts.length_ratio is None else f" ({counts.length_ratio:.3f} for one)"
@@ -95,31 +91,9 @@ def count_lines(system: System, report: TestReport) -> list[tuple[str, str]]:
     return lines
 
 
-def bucket_rows(report: TestReport) -> tuple[list[str], list[list[str]]]:
-    """The heading and the rows of the table by length."""
-    keys = list(report.buckets[0].scores)
-    labels = {key: LABELS[key.replace("_", "-")] for key in keys}
-    heading = [f"{report.lengths_of} {report.length_unit}", "sentences", *labels.values(), "exact match", "length ratio"]
-    return heading, [
-        [
-            bucket_name(bucket),
-            f"{bucket.sentences:,}",
-            *(f"{bucket.scores[key]:.2f}" for key in keys),
-            f"{bucket.exact_match:.2f}",
-            "–" if bucket.length_ratio is None else f"{bucket.length_ratio:.3f}",
-        ]
-        for bucket in report.buckets
-    ]
-
-
-def bucket_name(bucket: Bucket) -> str:
-    """From how many words to how many."""
-    return f"{bucket.shortest} or more" if bucket.longest is None else f"{bucket.shortest} to {bucket.longest}"
-
-
-def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Lines of columns, the first to the left and the others to the right."""
-    lines = [heading, *rows]
+    lines = [heading, *([f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     first, *others = widths
     return [
@@ -128,9 +102,6 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
-def sentence_lines(sentence: Sentence) -> list[str]:
-    """A sentence with its score and all its texts."""
-    texts = [("source", sentence.source)] if sentence.source is not None else []
-    texts += [("output", sentence.hypothesis), *(("reference", reference) for reference in sentence.references)]
-    head = f"{sentence.number:>6}  {sentence.scores[RANKED_BY]:.2f}"
-    return [head, *(f"        {name:<10} {one_line(text or '')}".rstrip() for name, text in texts)]
+def text_lines(head: str, texts: Iterable[tuple[str, str]]) -> list[str]:
+    """A line about a sentence, and below it its texts, each behind its name."""
+    return [head, *(f"        {name:<10} {one_line(text)}".rstrip() for name, text in texts)]

@@ -6,15 +6,14 @@ from typing import Annotated
 import typer
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder (its best checkpoint), a checkpoint folder, or a bundle.")]
-TestPaths = Annotated[
-    list[str],
-    typer.Option(
-        "--test",
-        metavar="PATH",
-        help="Parallel text: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or a .jsonl file. "
-        "May be given several times; they are concatenated.",
-    ),
-]
+_TEST = typer.Option(
+    "--test",
+    metavar="PATH",
+    help="Parallel text: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or a .jsonl file. "
+    "May be given several times; they are concatenated.",
+)
+TestPaths = Annotated[list[str], _TEST]
+TestSets = Annotated[list[str] | None, _TEST]
 TextFiles = Annotated[
     list[Path] | None,
     typer.Argument(

@@ -353,9 +353,7 @@ def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
         )
         outputs = [translation.text for translation in evaluation.translations]
         samples = [{"source": plain[place][0], "reference": plain[place][1], "output": outputs[place]} for place in shown]
-        scores = evaluation.scores
-        return {
-            "bleu": scores.bleu, "chrf": scores.chrf, "signature": scores.bleu_signature, "samples": samples, "outputs": outputs,
-        }  # fmt: skip
+        bleu, chrf = evaluation.bleu, evaluation.chrf
+        return {"bleu": bleu.score, "chrf": chrf.score, "signature": bleu.signature, "samples": samples, "outputs": outputs}
 
     return score

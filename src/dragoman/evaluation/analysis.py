@@ -31,6 +31,11 @@ class Bucket:
     exact_match: float
     length_ratio: float | None
 
+    @property
+    def range(self) -> str:
+        """From how many words to how many."""
+        return f"{self.shortest} or more" if self.longest is None else f"{self.shortest} to {self.longest}"
+
 
 @dataclass(frozen=True)
 class Counts:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.errors import DragomanError, UsageError
-from dragoman.evaluation.evaluate import ranking_measure
+from dragoman.evaluation.evaluate import named_source, ranking_measure
 from dragoman.evaluation.measures import RESAMPLES, SEED, Measure, Paired, pair_up, resamples_for, sentence_scores
 from dragoman.evaluation.metrics import matches_exactly
 from dragoman.evaluation.systems import System
@@ -41,6 +41,11 @@ class Change:
         """What the other's chrF is above the first's."""
         return self.score_after - self.score_before
 
+    def texts(self, before: str, after: str) -> list[tuple[str, str]]:
+        """All its texts, each behind its name; ``before`` and ``after`` name the two systems."""
+        references = [("reference", reference) for reference in self.references]
+        return [*named_source(self.source), *references, (before, self.before), (after, self.after)]
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -54,7 +59,7 @@ class Difference:
 
     def gains(self, most: int) -> list[Change]:
         """The largest gains, largest first."""
-        return [change for change in self.changes[: most or None] if change.gain > _EQUAL] if most else []
+        return [change for change in self.changes[:most] if change.gain > _EQUAL]
 
     def losses(self, most: int) -> list[Change]:
         """The largest losses, largest first."""

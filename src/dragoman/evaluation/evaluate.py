@@ -1,6 +1,5 @@
 """A test set through a translator, or translations that are already there, scored (Section 6)."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DragomanError
 from dragoman.evaluation.analysis import Bucket, Counts, buckets_by_length, count, splitter_for
 from dragoman.evaluation.measures import RESAMPLES, SEED, Measure, Measured, resamples_for, score_corpus, sentence_scores
-from dragoman.evaluation.metrics import Scores, check_counts, check_tokenizer, corpus_scores, exact_matches, matches_exactly
+from dragoman.evaluation.metrics import check_counts, check_tokenizer, matches_exactly
 from dragoman.evaluation.testset import TestSet
 
 if TYPE_CHECKING:
@@ -22,11 +21,10 @@ _BY_LENGTH = ("bleu", "chrf", "chrf++")  # TER is dear
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a test set, the percentage of translations that equal their reference, and the seconds that translating took."""
+    """Translations of a test set, and their scores."""
 
-    scores: Scores
-    exact_match: float
-    seconds: float
+    bleu: Measured
+    chrf: Measured
     translations: tuple["Translation", ...]
 
 
@@ -40,6 +38,11 @@ class Sentence:
     references: tuple[str, ...]
     scores: dict[str, float]
     exact: bool
+
+    def texts(self) -> list[tuple[str, str]]:
+        """All its texts, each behind its name."""
+        references = [("reference", reference) for reference in self.references]
+        return [*named_source(self.source), ("output", self.hypothesis), *references]
 
 
 @dataclass(frozen=True)
@@ -74,36 +77,22 @@ class TestReport:
 
 
 def evaluate_translator(
-    translator: "Translator",
-    pairs: Iterable[tuple[str, str]],
-    *,
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    beam: int | None = None,
-    alpha: float | None = None,
-    max_length: int | None = None,
+    translator: "Translator", pairs: Iterable[tuple[str, str]], *, tokenize: str = "13a", lowercase: bool = False, beam: int | None = None
 ) -> Evaluation:
-    """Translate the sources of ``pairs`` and score the result against their targets.
+    """Translate the sources of ``pairs`` and score the result against their targets by BLEU and chrF.
 
-    Targets in segmented text (a whitespace tokenizer with a joiner) count as plain text, as the translations do. ``beam``, ``alpha`` and
-    ``max_length`` are those of ``Translator.translate``. Raises DragomanError when there are no pairs, UsageError for an unknown splitter.
+    Targets in segmented text (a whitespace tokenizer with a joiner) count as plain text, as the translations do. ``beam`` is that of
+    ``Translator.translate``. Raises DragomanError when there are no pairs, UsageError for an unknown splitter.
     """
     check_tokenizer(tokenize)
     both = list(pairs)
     if not both:
         raise DragomanError("the test set has no pairs")
-    plain = translator.bundle.target_tokenizer.plain
-    references = [plain(target) for _, target in both]
-    start = time.perf_counter()
-    translations = translator.translate([source for source, _ in both], beam=beam, alpha=alpha, max_length=max_length)
-    seconds = time.perf_counter() - start
+    references = [translator.bundle.target_tokenizer.plain(target) for _, target in both]
+    translations = translator.translate([source for source, _ in both], beam=beam)
     texts = [translation.text for translation in translations]
-    return Evaluation(
-        scores=corpus_scores(texts, [references], tokenize=tokenize, lowercase=lowercase),
-        exact_match=exact_matches(texts, references),
-        seconds=seconds,
-        translations=tuple(translations),
-    )
+    bleu, chrf = (score_corpus(Measure(name, tokenize, lowercase), texts, [references]) for name in ("bleu", "chrf"))
+    return Evaluation(bleu, chrf, tuple(translations))
 
 
 def evaluate_texts(
@@ -146,6 +135,11 @@ def evaluate_texts(
         sentences=tuple(sentences),
         sentence_signatures=signatures,
     )
+
+
+def named_source(source: str | None) -> list[tuple[str, str]]:
+    """A sentence's source behind its name, or nothing where there is none."""
+    return [] if source is None else [("source", source)]
 
 
 def ranking_measure(measures: Sequence[Measure]) -> Measure:

@@ -137,7 +137,7 @@ class Paired:
     p: float | None
 
 
-def choose_measures(names: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False, language: str = "") -> list[Measure]:
+def choose_measures(names: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False) -> list[Measure]:
     """The measures of these names, each once; without names BLEU, the paper's where words have spaces between them, chrF and TER.
 
     Raises UsageError for an unknown name or word splitter, with those that are known.
@@ -149,7 +149,7 @@ def choose_measures(names: Sequence[str], *, tokenize: str = "13a", lowercase: b
         if name == "paper-bleu" and tokenize in _UNSPACED:
             raise UsageError(f"metric paper-bleu: Moses's rules need spaces between words; leave out it or --tokenize {tokenize}")
     usual = [name for name in ("bleu", "paper-bleu", "chrf", "ter") if name != "paper-bleu" or tokenize not in _UNSPACED]
-    return [Measure(name, tokenize, lowercase, language) for name in dict.fromkeys(names or usual)]
+    return [Measure(name, tokenize, lowercase) for name in dict.fromkeys(names or usual)]
 
 
 def resamples_for(lines: int, wanted: int) -> int:

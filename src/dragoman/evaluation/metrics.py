@@ -1,4 +1,4 @@
-"""BLEU and chrF as sacreBLEU computes them, with the signatures that make the figures comparable (Section 6)."""
+"""What a score needs beside its metric: texts that fit together, a word splitter that is there and suits the language (Section 6)."""
 
 import logging
 from collections.abc import Sequence
@@ -20,18 +20,6 @@ class BleuDetails:
     reference_length: int
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Corpus scores from 0 to 100 with their signatures, over so many lines."""
-
-    bleu: float
-    bleu_signature: str
-    bleu_details: BleuDetails
-    chrf: float
-    chrf_signature: str
-    lines: int
-
-
 def check_tokenizer(tokenize: str) -> None:
     """Raise UsageError, with the known names, unless ``tokenize`` is a word splitter of sacreBLEU that works without a network."""
     if tokenize in _FETCHED:
@@ -48,42 +36,6 @@ def check_tokenizer(tokenize: str) -> None:
             raise UsageError(
                 f"word splitter {tokenize}: needs a word splitter that is not installed; pip install 'sacrebleu[{extra}]'"
             ) from None
-
-
-def corpus_scores(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str = "13a", lowercase: bool = False
-) -> Scores:
-    """BLEU (exponential smoothing, no effective order) and chrF2 of a corpus.
-
-    ``references`` holds one list for each set of references, each as long as ``hypotheses``. ``tokenize`` is sacreBLEU's name of the word
-    splitter: 13a, none for text that is tokenised already, zh for Chinese, ... Raises DragomanError with both counts when a set of
-    references has another number of lines, or when there are none; UsageError for an unknown splitter.
-    """
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-
-    check_tokenizer(tokenize)
-    check_counts(hypotheses, references)
-    sets = [list(reference_set) for reference_set in references]
-    bleu_metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
-    bleu = bleu_metric.corpus_score(list(hypotheses), sets)
-    chrf_metric = CHRF(lowercase=lowercase)
-    chrf = chrf_metric.corpus_score(list(hypotheses), sets)
-    warn_of_unsplit_text(tokenize, bleu.ref_len, sets[0])
-    return Scores(
-        bleu=bleu.score,
-        bleu_signature=str(bleu_metric.get_signature()),
-        bleu_details=BleuDetails(tuple(bleu.precisions), bleu.bp, bleu.sys_len, bleu.ref_len),
-        chrf=chrf.score,
-        chrf_signature=str(chrf_metric.get_signature()),
-        lines=len(hypotheses),
-    )
-
-
-def exact_matches(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Percentage of lines that equal their reference, apart from spaces at the ends; DragomanError with both counts when they differ."""
-    check_counts(hypotheses, [references])
-    return 100 * sum(ours.strip() == theirs.strip() for ours, theirs in zip(hypotheses, references, strict=True)) / len(hypotheses)
 
 
 def matches_exactly(hypothesis: str, references: Sequence[str]) -> bool:

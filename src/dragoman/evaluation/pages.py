@@ -3,17 +3,16 @@
 One file without scripts that fetches nothing. Everything that comes from a text, a file name or a setting is text, whatever it looks like.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 
-from dragoman.evaluation.analysis import Bucket
 from dragoman.evaluation.compare import SIGNIFICANT, Change, Comparison, MeasuredTogether
 from dragoman.evaluation.evaluate import RANKED_BY, Sentence, TestReport
 from dragoman.evaluation.measures import LABELS, Measured
-from dragoman.evaluation.systems import System
-from dragoman.training.charts import escaped, number
-from dragoman.training.report import STYLE
+from dragoman.evaluation.systems import System, per_second
+from dragoman.html import escaped, page, table, text_table
 
-Rows = Iterable[Sequence[object]]
+_table = partial(table, written=True)
 
 
 def evaluation_page(system: System, report: TestReport, *, target: str, most: int) -> str:
@@ -36,39 +35,42 @@ def evaluation_page(system: System, report: TestReport, *, target: str, most: in
         ("translations that reached the longest length allowed", system.reached_limit),
     ]
     body = [
-        table("What was evaluated", ("", ""), known),
+        _table("What was evaluated", ("", ""), known),
         "<h2>Scores</h2>",
-        table(
+        _table(
             "Scores, with where 95 % of resampled test sets lie", ("", "score", "±", "signature", "what it is"), map(_score, report.scores)
         ),
-        table("BLEU in parts", ("", "1- to 4-grams, %", "brevity penalty", "words", "for"), _details(report.scores)),
+        _table("BLEU in parts", ("", "1- to 4-grams, %", "brevity penalty", "words", "for"), _details(report.scores)),
         "<h2>Where they fail</h2>",
-        table("Counts", ("", ""), [row for row in counted if row[1] is not None]),
-        _buckets(report),
+        _table("Counts", ("", ""), [row for row in counted if row[1] is not None]),
+        _table(
+            f"By the length of the {report.lengths_of}",
+            *bucket_rows(report, f"{report.length_unit} of the {report.lengths_of}", "exact matches, %"),
+        ),
         f"<h2>Sentences</h2>\n<p>Ordered by {LABELS[RANKED_BY]} of the sentence: {escaped(report.sentence_signatures[RANKED_BY])}</p>",
         *(_sentences(f"{title} sentences", found, target) for title, found in (("Best", report.best(most)), ("Worst", report.worst(most)))),
     ]
-    return html_page(f"Evaluation of {system.name}", body)
+    return page(f"Evaluation of {system.name}", body)
 
 
 def comparison_page(comparison: Comparison, *, target: str, most: int) -> str:
     """The page of a comparison with the ``most`` largest gains and losses; ``target`` is the code of the translations' language."""
-    parts = [table("Systems", *system_rows(comparison)), "<h2>Scores</h2>", "<p>* p below 0.05, by sacreBLEU's paired bootstrap.</p>"]
+    parts = [_table("Systems", *system_rows(comparison)), "<h2>Scores</h2>", "<p>* p below 0.05, by sacreBLEU's paired bootstrap.</p>"]
     for together in comparison.scores:
-        parts.append(table(f"{together.measure.label}: {together.measure.explanation}", *score_rows(together)))
+        parts.append(_table(f"{together.measure.label}: {together.measure.explanation}", *score_rows(together)))
         parts.append(f"<p><code>{escaped(together.signature)}</code></p>")
     heading, rows = setting_rows(comparison)
     if rows:
-        parts += ["<h2>Settings</h2>", table("Settings that differ", heading, rows)]
+        parts += ["<h2>Settings</h2>", _table("Settings that differ", heading, rows)]
     parts.append(f"<h2>Sentences</h2>\n<p>By {LABELS[RANKED_BY]} of the sentence: {escaped(comparison.sentence_signature)}</p>")
     for place, difference in enumerate(comparison.differences, start=2):
         counts = [("better", difference.better), ("worse", difference.worse), ("as good", difference.equal)]
         parts.append(f"<h3>System {place} beside system 1</h3>")
-        parts.append(table("Sentences", ("", ""), [*counts, ("the same text", difference.same_text)]))
+        parts.append(_table("Sentences", ("", ""), [*counts, ("the same text", difference.same_text)]))
         for title, changes in (("Largest gains", difference.gains(most)), ("Largest losses", difference.losses(most))):
             parts += [f"<h4>{title}</h4>"] if changes else []
             parts += [_change(change, place, target) for change in changes]
-    return html_page(f"Comparison of {len(comparison.systems)} systems", parts)
+    return page(f"Comparison of {len(comparison.systems)} systems", parts)
 
 
 def system_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -78,7 +80,7 @@ def system_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         seconds = system.seconds
         speeds = ["–"] * 3
         if seconds is not None and system.tokens is not None:
-            speeds = [f"{seconds:.2f}", *(f"{count / max(seconds, 1e-9):,.1f}" for count in (comparison.sentences, system.tokens))]
+            speeds = [f"{seconds:.2f}", *(f"{per_second(count, seconds):,.1f}" for count in (comparison.sentences, system.tokens))]
         size = "–" if system.parameters is None else f"{system.parameters:,}"
         rows.append([str(place), system.name, size, *speeds, f"{exact:.2f}"])
     return ["", "system", "parameters", "seconds", "sentences/s", "tokens/s", "exact match"], rows
@@ -97,6 +99,17 @@ def score_rows(together: MeasuredTogether) -> tuple[list[str], list[list[str]]]:
     return ["", "score", "95 %", "difference", "p", ""], rows
 
 
+def bucket_rows(report: TestReport, lengths: str, exact: str) -> tuple[list[str], list[list[object]]]:
+    """The heading, in which ``lengths`` and ``exact`` name two columns, and a row for each length: its sentences and their scores."""
+    keys = list(report.buckets[0].scores)
+    rows: list[list[object]] = []
+    for bucket in report.buckets:
+        ratio = "–" if bucket.length_ratio is None else f"{bucket.length_ratio:.3f}"
+        scores = [f"{score:.2f}" for score in (*(bucket.scores[key] for key in keys), bucket.exact_match)]
+        rows.append([bucket.range, bucket.sentences, *scores, ratio])
+    return [lengths, "sentences", *(LABELS[key.replace("_", "-")] for key in keys), exact, "length ratio"], rows
+
+
 def setting_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The heading and a row for each setting that differs: its name, and its value in each system."""
     numbers = [str(place) for place in range(1, len(comparison.systems) + 1)]
@@ -104,46 +117,12 @@ def setting_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     return ["setting", *numbers], rows
 
 
-def html_page(title: str, parts: Iterable[str]) -> str:
-    """A page of these parts, light or dark as the reader's system is."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
-        f'<meta name="color-scheme" content="light dark">\n<title>{escaped(title)}</title>\n'
-        f"<style>{STYLE}:root {{ color-scheme: light dark; }}\n</style>\n</head>\n<body>\n<main>\n<h1>{escaped(title)}</h1>\n"
-        + "\n".join(part for part in parts if part)
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-def table(caption: str, header: Sequence[str], rows: Rows) -> str:
-    """A table whose first cell of a row names it; numbers stand to the right. Nothing without rows; no heading when it would be empty."""
-    lines = [f"<table>\n<caption>{escaped(caption)}</caption>"]
-    if any(header):
-        lines.append("<tr>" + "".join(f'<th scope="col">{escaped(name)}</th>' for name in header) + "</tr>")
-    body = [f'<tr><th scope="row">{number(name)}</th>{"".join(map(_cell, cells))}</tr>' for name, *cells in rows]
-    return "\n".join([*lines, *body, "</table>"]) if body else ""
-
-
-def text_table(rows: Iterable[tuple[str, str]], language: str) -> str:
-    """Named texts below one another; those of the target language are marked as such."""
-    lines = []
-    for name, text in rows:
-        mark = f' lang="{escaped(language)}"' if language and name != "source" else ""
-        lines.append(f'<tr><th scope="row">{escaped(name)}</th><td{mark} dir="auto">{escaped(text)}</td></tr>')
-    return "\n".join(["<table>", *lines, "</table>"])
-
-
-def _cell(value: object) -> str:
-    figure = isinstance(value, int | float) or (isinstance(value, str) and value.replace(".", "", 1).isdecimal())
-    return f'<td class="n">{number(value)}</td>' if figure else f"<td>{number(value)}</td>"
-
-
 def _speed(system: System, sentences: int) -> list[tuple[str, object]]:
     seconds = system.seconds
     return [
         ("Parameters", system.parameters),
         ("Seconds of translating", None if seconds is None else f"{seconds:.2f}"),
-        ("Sentences a second", None if seconds is None else f"{sentences / max(seconds, 1e-9):.1f}"),
+        ("Sentences a second", None if seconds is None else f"{per_second(sentences, seconds):.1f}"),
     ]
 
 
@@ -166,33 +145,17 @@ def _details(scores: Iterable[Measured]) -> list[tuple[object, ...]]:
     ]
 
 
-def _buckets(report: TestReport) -> str:
-    keys = list(report.buckets[0].scores)
-    header = (f"{report.length_unit} of the {report.lengths_of}", "sentences", *(LABELS[key.replace("_", "-")] for key in keys))
-    rows = [(_range(bucket), bucket.sentences, *(f"{bucket.scores[key]:.2f}" for key in keys), *_rest(bucket)) for bucket in report.buckets]
-    return table(f"By the length of the {report.lengths_of}", (*header, "exact matches, %", "length ratio"), rows)
-
-
-def _range(bucket: Bucket) -> str:
-    return f"{bucket.shortest} or more" if bucket.longest is None else f"{bucket.shortest} to {bucket.longest}"
-
-
-def _rest(bucket: Bucket) -> tuple[str, str]:
-    return f"{bucket.exact_match:.2f}", "–" if bucket.length_ratio is None else f"{bucket.length_ratio:.3f}"
-
-
 def _sentences(title: str, sentences: Iterable[Sentence], target: str) -> str:
-    parts = []
-    for sentence in sentences:
-        rows = [("source", sentence.source)] if sentence.source is not None else []
-        rows += [("output", sentence.hypothesis), *(("reference", reference) for reference in sentence.references)]
-        score = f"{LABELS[RANKED_BY]} {sentence.scores[RANKED_BY]:.2f}"
-        parts.append(f"<p>Line {sentence.number:,}, {score}</p>\n{text_table(rows, target)}")
+    parts = [_line(each.number, f"{each.scores[RANKED_BY]:.2f}", each.texts(), target) for each in sentences]
     return "\n".join([f"<h3>{escaped(title)}</h3>", *parts]) if parts else ""
 
 
 def _change(change: Change, other: int, target: str) -> str:
-    rows = [("source", change.source)] if change.source is not None else []
-    rows += [("reference", reference) for reference in change.references] + [("system 1", change.before), (f"system {other}", change.after)]
     scores = f"{change.gain:+.2f} ({change.score_before:.2f} to {change.score_after:.2f})"
-    return f"<p>Line {change.number:,}, {LABELS[RANKED_BY]} {scores}</p>\n{text_table(rows, target)}"
+    return _line(change.number, scores, change.texts("system 1", f"system {other}"), target)
+
+
+def _line(line: int, score: str, texts: Iterable[tuple[str, str]], target: str) -> str:
+    """A sentence's score and its texts, of which all but the source are marked as of the target language."""
+    rows = [(name, text, None if name == "source" else target or None) for name, text in texts]
+    return f"<p>Line {line:,}, {LABELS[RANKED_BY]} {score}</p>\n{text_table(rows)}"

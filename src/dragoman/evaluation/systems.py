@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.evaluation.testset import TestSet, check_length
@@ -37,6 +38,11 @@ class System:
         return {"name": self.name} | {name: getattr(self, name) for name in names}
 
 
+def per_second(count: int, seconds: float) -> float:
+    """How many a second; a number also where no time has passed."""
+    return count / max(seconds, 1e-9)
+
+
 def given_system(name: str, texts: Sequence[str], test: TestSet) -> System:
     """Translations that are there; DragomanError with both counts unless there is one for each sentence."""
     check_length(name, texts, test)
@@ -58,14 +64,14 @@ def translating_system(
     ``warm_up``: some sentences are translated once before time is taken, for the first are slower whatever the model.
     """
     sources = test.sources or []
-    search = {"beam": beam, "alpha": alpha, "max_length": max_length}
+    translate = partial(translator.translate, beam=beam, alpha=alpha, max_length=max_length)
     if warm_up:
-        translator.translate(sources[:_WARM_UP], beam=beam, alpha=alpha, max_length=max_length)
+        translate(sources[:_WARM_UP])
     start = time.perf_counter()
-    translations = translator.translate(sources, beam=beam, alpha=alpha, max_length=max_length)
+    translations = translate(sources)
     seconds = time.perf_counter() - start
     config, tokenizer = translator.bundle.config, translator.bundle.source_tokenizer
-    asked = {key: value for key, value in search.items() if value is not None and key != "max_length"}
+    asked = {key: value for key, value in (("beam", beam), ("alpha", alpha)) if value is not None}
     settings = config.with_values(decoding=asked).model_dump(mode="json") | {"info": dict(translator.bundle.info)}
     if max_length is not None:
         settings["decoding"]["max_length"] = max_length

@@ -1,12 +1,12 @@
-"""Line charts as inline SVG, and text for HTML.
+"""Line charts as inline SVG.
 
 Presentation attributes only, so that a chart reads where styles are blocked, in light and in dark; curves differ by dash as well as colour.
 """
 
-import html
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
+
+from dragoman.html import escaped, number
 
 Point = tuple[float, float]
 
@@ -78,18 +78,3 @@ def ticks(low: float, high: float) -> list[float]:
         if last - first <= 6:
             break
     return [index * distance for index in range(first, last + 1)]
-
-
-def number(value: object) -> str:
-    """A number for people: whole ones with commas, others to six digits; any other value as text for HTML."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return escaped(value)
-    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    return f"{value:.6g}"
-
-
-def escaped(value: object) -> str:
-    """Text that stands in HTML for what it is, in an element or in a quoted attribute; control characters read U+FFFD."""
-    text = "".join("\ufffd" if unicodedata.category(character) in ("Cc", "Cs") else character for character in str(value))
-    return html.escape(text, quote=True)

@@ -13,23 +13,14 @@ from typing import Any
 from dragoman.config import Config
 from dragoman.errors import DragomanError
 from dragoman.files import write_file
-from dragoman.training.charts import Point, escaped, line_chart, number, thinned
+from dragoman.html import escaped, number, page, table, text_table
+from dragoman.training.charts import Point, line_chart, thinned
 from dragoman.training.log import clock
 from dragoman.training.records import Record, best_evaluation, read_log, read_run, standing
 from dragoman.training.schedule import paper_rate
 
 MOST_ROWS = 40
 """Rows of the table below a chart; log.jsonl has them all."""
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1.5rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: .5rem 0 1rem; font-size: .9rem; display: block; overflow-x: auto; }
-th, td { border: 1px solid #8888; padding: .15rem .5rem; text-align: start; vertical-align: top; }
-td.n { text-align: end; font-variant-numeric: tabular-nums; }
-caption { text-align: start; padding-bottom: .25rem; }
-code { overflow-wrap: anywhere; }
-figure { margin: 1rem 0; }
-"""
 
 
 @dataclass(frozen=True)
@@ -59,17 +50,11 @@ class Report:
 
     def html(self) -> str:
         """The page."""
-        title = escaped(f"{self.setting('data', 'source')} → {self.setting('data', 'target')}")
+        languages = f"{self.setting('data', 'source')} → {self.setting('data', 'target')}"
         parts = (
             _head(self), _curves(self), _evaluations(self), _samples(self), _data(self), _settings(self), _environment(self),
         )  # fmt: skip
-        return (
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
-            f'<meta name="color-scheme" content="light dark">\n<title>{title}: a training report</title>\n'
-            f"<style>{STYLE}:root {{ color-scheme: light dark; }}\n</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-            + "\n".join(part for part in parts if part)
-            + "\n</main>\n</body>\n</html>\n"
-        )
+        return page(f"{languages}: a training report", parts, heading=languages)
 
 
 def write_report(run: Path) -> None:
@@ -104,7 +89,7 @@ def _head(report: Report) -> str:
         rows.append(("Parameters", number(facts["parameters"])))
     if facts.get("argv"):
         rows.append(("Repeat with", shlex.join(["dragoman", *map(str, facts["argv"][1:])])))
-    return _table("The run", ("", ""), rows, numbers=False, heading=False)
+    return table("The run", ("", ""), [(name, str(value)) for name, value in rows])
 
 
 def _curves(report: Report) -> str:
@@ -129,10 +114,8 @@ def _figure(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
     columns = {name: dict(thinned(values, MOST_ROWS)) for name, values in curves.items() if values}
     steps = sorted({step for column in columns.values() for step in column})
     rows = [(step, *(column.get(step, "") for column in columns.values())) for step in steps]
-    table = _table(title, ("step", *columns), rows)
-    return (
-        f"<figure>\n<figcaption>{escaped(title)}</figcaption>\n{chart}\n<details><summary>Numbers</summary>\n{table}\n</details>\n</figure>"
-    )
+    numbers = f"<details><summary>Numbers</summary>\n{table(title, ('step', *columns), rows)}\n</details>"
+    return f"<figure>\n<figcaption>{escaped(title)}</figcaption>\n{chart}\n{numbers}\n</figure>"
 
 
 def points(records: Iterable[Record], key: str) -> list[Point]:
@@ -153,7 +136,7 @@ def _evaluations(report: Report) -> str:
     best = report.best()
     rows = [(record["step"], *(record.get(key, "") for key in shown), "best" if record is best else "") for record in report.evaluations]
     note = "Loss is smoothed and in nats a target token; perplexity is exp(nll), of the unsmoothed loss."
-    return f"<h2>Evaluations</h2>\n<p>{note}</p>\n{_table('On the validation text', ('step', *shown.values(), 'mark'), rows)}"
+    return f"<h2>Evaluations</h2>\n<p>{note}</p>\n{table('On the validation text', ('step', *shown.values(), 'mark'), rows)}"
 
 
 def _samples(report: Report) -> str:
@@ -166,16 +149,11 @@ def _samples(report: Report) -> str:
                 history.append((record["step"], sample["output"]))
     if not histories:
         return ""
-    source, target = (escaped(report.setting("data", side)) for side in ("source", "target"))
-    cell = f'<td lang="{target}" dir="auto">'
+    source, target = (str(report.setting("data", side)) for side in ("source", "target"))
     parts = ["<h2>Samples over time</h2>\n<p>A step is listed where the output changed.</p>"]
     for (text, reference), history in histories.items():
-        lines = [
-            f'<tr><th scope="row">source</th><td lang="{source}" dir="auto">{escaped(text)}</td></tr>',
-            f'<tr><th scope="row">reference</th>{cell}{escaped(reference)}</td></tr>',
-            *(f'<tr><th scope="row">step {step:,}</th>{cell}{escaped(output)}</td></tr>' for step, output in history),
-        ]
-        parts.append(f"<table>\n{chr(10).join(lines)}\n</table>")
+        outputs = [(f"step {step:,}", output, target) for step, output in history]
+        parts.append(text_table([("source", text, source), ("reference", reference, target), *outputs]))
     return "\n".join(parts)
 
 
@@ -192,9 +170,7 @@ def _data(report: Report) -> str:
     if not rows:
         return ""
     files = [(entry.get("path", ""), entry.get("lines", "")) for entry in facts.get("data", [])]
-    return f"<h2>Data</h2>\n{_table('Counts', ('', ''), rows, heading=False)}\n" + (
-        _table("Files", ("file", "lines"), files) if files else ""
-    )
+    return f"<h2>Data</h2>\n{table('Counts', ('', ''), rows)}\n" + table("Files", ("file", "lines"), files)
 
 
 def _settings(report: Report) -> str:
@@ -209,8 +185,8 @@ def _settings(report: Report) -> str:
     names_of_data = {f"data.{name}" for name in ("source", "target", "train", "valid")}
     other = [(name, before.get(name, "–"), value) for name, value in settings.items() if before.get(name, "–") != value]
     changed = [row for row in other if row[0] not in names_of_data]
-    difference = _table("Other than the paper's base model", ("setting", "base", "here"), [tuple(map(_value, row)) for row in changed])
-    everything = _table("All settings", ("setting", "value"), [(name, _value(value)) for name, value in settings.items()])
+    difference = table("Other than the paper's base model", ("setting", "base", "here"), [tuple(map(_value, row)) for row in changed])
+    everything = table("All settings", ("setting", "value"), [(name, _value(value)) for name, value in settings.items()])
     return (
         f"<h2>Settings</h2>\n<p>Preset: {escaped(groups.get('preset', ''))}</p>\n"
         + (difference if changed else "<p>All as in the paper's base model.</p>")
@@ -225,21 +201,8 @@ def _environment(report: Report) -> str:
     rows += [(f"version of {name}", version) for name, version in facts.get("versions", {}).items()]
     rows += [(f"fingerprint: {name}", digest) for name, digest in facts.get("fingerprints", {}).items()]
     rows += [(f"SHA-256 of {entry.get('path')}", entry.get("sha256", "")) for entry in facts.get("data", [])]
-    return f"<h2>Environment</h2>\n{_table('Where and with what', ('', ''), rows, numbers=False, heading=False)}" if rows else ""
-
-
-def _table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: bool = True, heading: bool = True) -> str:
-    """A table; the first cell of a row names it. ``numbers`` are set to the right and for people; without, every value is plain text."""
-    lines = [f"<table>\n<caption>{escaped(caption)}</caption>"]
-    if heading:
-        lines.append("<tr>" + "".join(f'<th scope="col">{escaped(name)}</th>' for name in header) + "</tr>")
-    for name, *cells in rows:
-        shown = "".join(
-            f'<td class="n">{number(cell)}</td>' if numbers and isinstance(cell, int | float) else f"<td>{escaped(cell)}</td>"
-            for cell in cells
-        )
-        lines.append(f'<tr><th scope="row">{number(name)}</th>{shown}</tr>')
-    return "\n".join([*lines, "</table>"])
+    shown = table("Where and with what", ("", ""), [(name, str(value)) for name, value in rows])
+    return f"<h2>Environment</h2>\n{shown}" if rows else ""
 
 
 def _value(value: object) -> object:
