@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--last", type=int, default=5, help="checkpoints to average")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed on to dragoman train")
-    parser.add_argument("--runs", type=Path, help="where the run folders stay; the system's own folder otherwise, and they go")
+    parser.add_argument("--runs", type=Path, help="where the run folders stay, and those that are there go on; otherwise they go")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     if not DATA.is_dir():
@@ -80,11 +81,15 @@ def one_seed(options: argparse.Namespace, run: Path, seed: int) -> dict[str, Any
     """A training and its evaluations: the best checkpoint greedily and with beam search, the last ones averaged."""
     train, valid, tests = PAIRS[options.data]
     settings = [part for setting in SETTINGS[options.data] + options.set for part in ("--set", setting)]
-    limits = ["--seed", str(seed), "--out", str(run)]
+    limits = ["--out", str(run)]
     limits += ["--max-steps", str(options.steps)] if options.steps else []
     limits += ["--max-minutes", str(options.minutes or 20)] if options.minutes or not options.steps else []
-    dragoman("train", "en-de", "--train", DATA / train, "--valid", DATA / valid, "--preset", "tiny", *settings, *limits)
+    if (run / "checkpoints").is_dir():
+        dragoman("train", "--resume", *limits)
+    else:
+        dragoman("train", "en-de", "--train", DATA / train, "--valid", DATA / valid, "--preset", "tiny", "--seed", seed, *settings, *limits)
     averaged = run.with_name(f"{run.name}-averaged")
+    shutil.rmtree(averaged, ignore_errors=True)
     dragoman("average", run, "--last", options.last, "--out", averaged)
     models: dict[str, tuple[object, ...]] = {
         "best, greedy": (run, "--beam", 1),
