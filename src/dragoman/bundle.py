@@ -85,6 +85,8 @@ def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
 def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     """The source and the target tokenizer of a folder, one object when it is joint; DragomanError that names each damaged file."""
     joint, separate = _TOKENIZERS["joint"], _TOKENIZERS["separate"]
+    if not any((folder / name).exists() for name in (*joint, *separate)):
+        raise DragomanError(f"{folder}: no tokenizer: neither {joint[0]} nor {' and '.join(separate)} is there")
     tokenizers, problems = [], []
     for name in joint[:1] if (folder / joint[0]).exists() else separate:
         try:
