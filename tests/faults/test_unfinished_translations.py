@@ -361,6 +361,12 @@ def test_prefixes_from_a_pipe_are_read_once_and_lose_nothing(model: Path, desk: 
         (["text", "-o", "out", "--align", "./text"], 2, "text: is to be read and would be written over"),
         (["out.partial", "-o", "out"], 2, "out.partial: is to be read and would be written over"),
         (["text", "--attention", "text"], 2, "text: is to be read and would be written over"),
+        (["text", "--glossary", "terms", "--align", "./terms"], 2, "terms: is to be read and would be written over"),
+        (["text", "--glossary", "terms", "--attention", "terms"], 2, "terms: is to be read and would be written over"),
+        (["text", "--glossary", "terms", "-o", "terms"], 2, "terms: is to be read and would be written over"),
+        (["text", "--prefix", "terms", "-o", "terms"], 2, "terms: is to be read and would be written over"),
+        (["text", "-o", "MODEL/model.safetensors"], 2, "model.safetensors: is to be read and would be written over"),
+        (["text", "-o", "out", "--align", "MODEL/config.json"], 2, "config.json: is to be read and would be written over"),
         (["text", "-o", "out", "--attention", "a.npz", "--resume"], 2, "--attention is for one process"),
         (["text", "--prefix", "missing"], 1, "missing: no such file; give --prefix a file with a line for each line"),
         (["text", "--align", "-"], 2, "--align -: standard output is for the translations"),
@@ -375,11 +381,15 @@ def test_impossible_wishes_are_one_line(
     arguments: list[str], status: int, sentence: str, model: Path, desk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("out.partial").touch()
-    assert main(["translate", str(model), *arguments]) == status
+    Path("terms").write_text("ona\tbek\n" * len(LINES))
+    weights = (model / "model.safetensors").read_bytes()
+    assert main(["translate", str(model), *(each.replace("MODEL", str(model)) for each in arguments)]) == status
     out, err = capfd.readouterr()
     assert sentence in err
     assert (out, err.count("\n")) == ("", 1)
     assert Path("text").read_text().splitlines() == LINES
+    assert Path("terms").read_text() == "ona\tbek\n" * len(LINES)
+    assert (model / "model.safetensors").read_bytes() == weights
 
 
 def test_a_full_disk_stops_with_one_line_and_can_be_gone_on_from(

@@ -20,6 +20,7 @@ from dragoman.cli.evaluation_options import (
     read_hypotheses,
 )
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet, TestSets
+from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.streams import hush, notify, open_output, print_json
 from dragoman.errors import DragomanError, UsageError
 from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
@@ -70,10 +71,14 @@ def compare(
         hush()
     check_page(html)
     search = {"beam": beam, "alpha": alpha, "max_length": max_length}
-    _check(systems, pair, search)
+    _check(systems, test or [], pair, search)
     measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
+    from dragoman.evaluation.testset import files_of_test_set
+
+    languages = _languages(systems) or languages_of(pair)
+    check_outputs({"--html": html}, [*systems, *(reference or ()), *files_of_test_set(test or [], languages)])
     with open_output(html) if html else nullcontext() as page:
-        found, plain, target = _systems(systems, test or [], reference or [], languages_of(pair), search=search, device=device)
+        found, plain, target = _systems(systems, test or [], reference or [], languages, search=search, device=device)
         from dragoman.evaluation.compare import compare_systems
         from dragoman.evaluation.pages import comparison_page
 
@@ -87,7 +92,7 @@ def compare(
         print(*_lines(comparison, examples), sep="\n")
 
 
-def _check(systems: list[Path], pair: str | None, search: dict[str, Any]) -> None:
+def _check(systems: list[Path], specs: list[str], pair: str | None, search: dict[str, Any]) -> None:
     """Raise before anything is read for systems that are not there, fewer than two, or options that none of them has a use for."""
     if len(systems) < 2:
         raise UsageError(f"{systems[0]} alone is nothing to compare; give two or more models or files of translations")
@@ -100,33 +105,31 @@ def _check(systems: list[Path], pair: str | None, search: dict[str, Any]) -> Non
         raise UsageError(f"{', '.join(useless)}: for models that translate, and these are all files; leave it out")
     if pair is not None and models:
         raise UsageError("--pair: the models tell their languages; leave it out")
+    if models and not specs:
+        raise UsageError("no test set; give --test PATH, whose sources the models translate")
 
 
 def _systems(
-    paths: list[Path], specs: list[str], references: list[Path], pair: tuple[str, str] | None, *, search: dict[str, Any], device: str
+    paths: list[Path], specs: list[str], references: list[Path], languages: tuple[str, str] | None, *, search: dict[str, Any], device: str
 ) -> tuple[list["System"], "TestSet", str]:
-    """The systems, the test set in plain text, and the code of its target language, if it is known. Files are read before models work."""
+    """The systems, the test set in plain text, and the code of its target language, if it is known. All is read before a model works."""
     from dragoman.evaluation.systems import given_system
     from dragoman.evaluation.testset import read_test_set
 
-    models = [path for path in paths if path.is_dir()]
-    if models and not specs:
-        raise UsageError("no test set; give --test PATH, whose sources the models translate")
-    languages = _languages(models) if models else pair
     test = read_test_set(specs, references, languages)
     found = {path: given_system(str(path), read_hypotheses(path), test) for path in paths if path.is_file()}
-    plain = test
-    for path in dict.fromkeys(models):
-        found[path], tidy = _translated(path, test, search, device)
-        if plain is test:
-            plain = tidy
-        elif plain.references != tidy.references:
-            raise UsageError(f"{path}: segments text in another way than {models[0]}; translate with each and compare the files")
+    models = list(dict.fromkeys(path for path in paths if path.is_dir()))
+    plain = _plain(models, test)
+    for path in models:
+        found[path] = _translated(path, test, search, device)
     return [found[path] for path in paths], plain, languages[1] if languages else ""
 
 
-def _languages(models: list[Path]) -> tuple[str, str]:
-    """The languages of all models; UsageError when they differ."""
+def _languages(systems: list[Path]) -> tuple[str, str] | None:
+    """The languages of all models, None without any; UsageError when they differ."""
+    models = [path for path in systems if path.is_dir()]
+    if not models:
+        return None
     from dragoman.bundle import load_config, resolve_model
 
     data = [load_config(resolve_model(path)).data for path in models]
@@ -137,14 +140,31 @@ def _languages(models: list[Path]) -> tuple[str, str]:
     return codes[0]
 
 
-def _translated(path: Path, test: "TestSet", search: dict[str, Any], device: str) -> tuple["System", "TestSet"]:
+def _plain(models: list[Path], test: "TestSet") -> "TestSet":
+    """The test set in plain text. Each model is opened whole, one at a time: a damaged one is told before another has translated for long.
+
+    Raises DragomanError for a model that cannot be loaded, UsageError for one with another segmentation.
+    """
+    plain = test
+    for path in models:
+        from dragoman.bundle import load_bundle
+
+        bundle = load_bundle(path)
+        tidy = test.plain(bundle.source_tokenizer, bundle.target_tokenizer)
+        if plain is test:
+            plain = tidy
+        elif plain.references != tidy.references:
+            raise UsageError(f"{path}: segments text in another way than {models[0]}; translate with each and compare the files")
+    return plain
+
+
+def _translated(path: Path, test: "TestSet", search: dict[str, Any], device: str) -> "System":
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.systems import translating_system
 
     translator = Translator.load(path, device=device)
-    plain = test.plain(translator.bundle.source_tokenizer, translator.bundle.target_tokenizer)
     notify(f"{path}: translating {len(test):,} sentences")
-    return translating_system(str(path), translator, test, **search, warm_up=True), plain
+    return translating_system(str(path), translator, test, **search, warm_up=True)
 
 
 def _document(comparison: "Comparison", most: int) -> dict[str, Any]:

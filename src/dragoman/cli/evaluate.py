@@ -21,6 +21,7 @@ from dragoman.cli.evaluation_options import (
     read_hypotheses,
 )
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Products, Quiet, TestSets
+from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
 from dragoman.errors import UsageError
 from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
@@ -91,13 +92,14 @@ def evaluate(
     _check(model, hypotheses, pair, {**search, "output": output, "precision": None if precision == "fp32" else precision})
     check_page(html)
     measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
+    languages = languages_of(pair) if model is None else _languages(model, test or [])
+    _check_outputs({"-o": output, "--html": html}, [model, hypotheses, *(reference or ())], test or [], languages)
     with open_output(html) if html else nullcontext() as page:
         if hypotheses is not None:
-            found = _given(hypotheses, test or [], reference or [], languages_of(pair))
+            system, plain, target = _given(hypotheses, test or [], reference or [], languages)
         else:
             assert model is not None  # as _check has seen to
-            found = _translated(model, test or [], reference or [], search=search, work=work, output=output)
-        system, plain, target = found
+            system, plain, target = _translated(model, test or [], reference or [], search=search, work=work, output=output)
         from dragoman.cli import evaluation_text as text
         from dragoman.evaluation.evaluate import evaluate_texts
         from dragoman.evaluation.pages import evaluation_page
@@ -131,12 +133,26 @@ def _check(model: Path | None, hypotheses: Path | None, pair: str | None, of_mod
         raise UsageError("--output -: standard output holds the scores; give a file")
 
 
+def _check_outputs(written: dict[str, Path | None], read: list[Path | None], specs: list[str], languages: tuple[str, str] | None) -> None:
+    from dragoman.evaluation.testset import files_of_test_set
+
+    check_outputs(written, [*read, *files_of_test_set(specs, languages)])
+
+
+def _languages(model: Path, specs: list[str]) -> tuple[str, str]:
+    """The languages of a model; UsageError where there is nothing for it to translate."""
+    if not specs:
+        raise UsageError("no test set; give --test PATH, whose sources the model translates")
+    from dragoman.bundle import load_config, resolve_model
+
+    data = load_config(resolve_model(model)).data
+    return data.source, data.target
+
+
 def _translated(
     model: Path, specs: list[str], references: list[Path], *, search: dict[str, Any], work: dict[str, Any], output: Path | None
 ) -> tuple["System", "TestSet", str]:
     """A model's translations, which are in the file ``output`` before anything is scored; the test set in plain text; its target's code."""
-    if not specs:
-        raise UsageError("no test set; give --test PATH, whose sources the model translates")
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.systems import translating_system
     from dragoman.evaluation.testset import read_test_set

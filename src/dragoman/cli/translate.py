@@ -97,7 +97,8 @@ def translate(
         raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
     alignment = _alignment_file(align, align_layer, as_json)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
-    job = Job(files or [Path("-")], output, alignment, attention, resume, device, prefix_file(prefix))
+    used = [model, *(ensemble or ()), *filter(None, [glossary])]
+    job = Job(files or [Path("-")], output, alignment, attention, resume, device, prefix_file(prefix), used)
     layer = align_layer if align is None else align_layer or 0
     translate_files(job, partial(identity_of, model, context.params), partial(_load, context.params, write, layer))
 

@@ -4,17 +4,18 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.prefixes import check_prefixes, prefix_file, with_prefixes
 from dragoman.cli.progress import Progress
 from dragoman.cli.rounds import Done, Work, results, shared_results
 from dragoman.cli.stops import terminable
-from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output, partial_of
+from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output
 from dragoman.cli.tally import Tally
 from dragoman.cli.unfinished import Unfinished
 from dragoman.cli.windows import Window, check_files, is_stored, total_bytes, windows
@@ -35,7 +36,7 @@ Load = Callable[[str, "AttentionFile | None"], Work]
 class Job:
     """What a command line asks for: the text, where translations, alignments and attention go, and whether earlier work is gone on with.
 
-    ``prefix`` is a file with what each translation must begin with.
+    ``prefix`` is a file with what each translation must begin with; ``used`` are the other files and the models that are read.
     """
 
     files: list[Path]
@@ -45,6 +46,7 @@ class Job:
     resume: bool = False
     device: str = "auto"
     prefix: Path | None = None
+    used: Sequence[Path] = ()
 
     @property
     def whole(self) -> bool:
@@ -119,15 +121,9 @@ def _check(job: Job) -> None:
         raise UsageError("--resume goes on with an output file that was interrupted; give it by -o FILE")
     if job.attention is not None and (job.resume or launched()):
         raise UsageError("--attention is for one process from the beginning to the end; leave out --resume and torchrun, or --attention")
-    written = [path for path in (job.output if job.whole else None, job.alignment, job.attention) if path is not None]
-    names = [os.path.realpath(path) for path in (*written, *map(partial_of, written))]
-    if len(set(names)) < len(names):
-        raise UsageError("two of -o, --align and --attention name one file; give each its own")
     read = [*job.files, *filter(None, [job.prefix])]
-    taken = {os.path.realpath(path): path for path in read if str(path) != "-"}
-    for name in names[1:] if job.whole else names:  # -o may be a file of the text: it is replaced when all is done
-        if name in taken:
-            raise UsageError(f"{taken[name]}: is to be read and would be written over; give another name to write to")
+    written = {"-o": job.output, "--align": job.alignment, "--attention": job.attention}
+    check_outputs(written, [job.prefix, *job.used], replaced=job.files)
     if job.prefix is not None:
         check_prefixes(job.prefix, job.files)
     if launched() and (unshared := [path for path in read if not is_stored(path)]):

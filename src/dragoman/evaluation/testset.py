@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.data.formats.lines import read_lines
-from dragoman.data.formats.pairs import read_pairs
+from dragoman.data.formats.pairs import corpus_files, read_pairs
 from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ def read_test_set(specs: Sequence[str], references: Sequence[Path], languages: t
             raise DragomanError(f"{name}: {len(each):,} lines, but {first} has {len(lines):,}; a reference has one line for each sentence")
     sources = [text for text, _ in pairs] if specs else None
     return TestSet(sources, [each for _, each in named])
+
+
+def files_of_test_set(specs: Sequence[str], languages: tuple[str, str] | None) -> list[Path]:
+    """The files that `read_test_set` reads for ``specs``, with its errors for those that are not there."""
+    for spec in specs:
+        _check_languages(spec, languages)
+    source, target = languages or ("", "")
+    return [path for spec in specs for path in corpus_files(spec, source, target)]
 
 
 def read_reference(path: Path) -> list[str]:
