@@ -122,6 +122,16 @@ def test_a_prefix_is_how_translations_begin_and_its_last_word_may_go_on(beam: in
     assert scored.log_probability == pytest.approx(found[1].log_probability, abs=1e-3)
 
 
+@pytest.mark.parametrize("prefix", ["Hubschrauber", "Eine Gruppe von Männern", "(Ein", "„", "e\u0301", "bek (xyz"])
+def test_a_last_word_of_pieces_that_no_longer_piece_spells_is_kept(prefix: str) -> None:
+    tokenizer = copier().target_tokenizer
+    ids, instead = Spelling(tokenizer).prefix(prefix, "p")
+    assert tokenizer.decode(ids) == prefix
+    assert all(instead.values())
+    (best,) = Translator(copier()).translate(["ona bek"], beam=2, n_best=2, prefixes=[prefix])
+    assert all(each.text.startswith(prefix) for each in ranked(best))
+
+
 @pytest.mark.parametrize(
     ("text", "prefix", "forbid"),
     [("我们明天", "我", "我们"), ("ona bek rem", "ona ", "bek"), ("ona bek rem", "ona be", "bek"), ("ona bek rem", "ona", "ona bek")],

@@ -120,8 +120,8 @@ class Spelling:
         rest = b""
         for start in range(len(ids) - 1, -1, -1):
             rest = self.pieces[ids[start]] + rest
-            if not ended:
-                instead[start] = self.beginning_with(rest)
+            if not ended and (longer := self.beginning_with(rest)):
+                instead[start] = longer
             if rest.startswith(b" "):
                 break
         following = [token for token in self.beginning_with(b" ") if self.pieces[token].strip()] if ended else []
