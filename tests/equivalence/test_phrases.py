@@ -122,6 +122,16 @@ def test_a_prefix_is_how_translations_begin_and_its_last_word_may_go_on(beam: in
     assert scored.log_probability == pytest.approx(found[1].log_probability, abs=1e-3)
 
 
+@pytest.mark.parametrize("prefix", ["Hubschrauber", "Eine Gruppe von Männern", "(Ein", "„", "e\u0301", "bek (xyz"])
+def test_a_last_word_of_pieces_that_no_longer_piece_spells_is_kept(prefix: str) -> None:
+    tokenizer = copier().target_tokenizer
+    ids, instead = Spelling(tokenizer).prefix(prefix, "p")
+    assert tokenizer.decode(ids) == prefix
+    assert all(instead.values())
+    (best,) = Translator(copier()).translate(["ona bek"], beam=2, n_best=2, max_length=40, prefixes=[prefix])
+    assert all(each.text.startswith(prefix) for each in ranked(best))
+
+
 @pytest.mark.parametrize(
     ("text", "prefix", "forbid"),
     [("我们明天", "我", "我们"), ("ona bek rem", "ona ", "bek"), ("ona bek rem", "ona be", "bek"), ("ona bek rem", "ona", "ona bek")],
@@ -144,6 +154,26 @@ def test_a_space_ends_the_last_word_of_a_prefix() -> None:
     assert len(closed.instead) == 1
     assert closed.ids == [*open_end.ids, ForcedPrefix.ONLY_INSTEAD]  # what follows is the model's choice
     assert spelling.prefix("", "p").ids == []
+
+
+@pytest.mark.parametrize("prefix", [" bek", "bek  ", "bek\t", "\tbek", "bek\xa0", "\u3000bek", "bek\u3000", "  bek \t ", "bek  rem "])
+def test_white_space_at_the_ends_of_a_prefix_is_kept(prefix: str) -> None:
+    (best,) = Translator(copier()).translate(["ona bek"], beam=2, n_best=2, max_length=30, prefixes=[prefix])
+    assert all(each.text.startswith(prefix) for each in ranked(best))
+
+
+def test_a_vocabulary_without_a_piece_that_begins_a_word_keeps_the_space_at_the_end() -> None:
+    spelling = Spelling(Tokenizer.train(["a"], kind="bpe", vocabulary_size=260))
+    ids, instead = spelling.prefix("a ", "p")
+    assert [spelling.pieces[token] for token in instead[len(ids) - 1]] == [b" "]
+
+
+@pytest.mark.parametrize("prefix", [" rem", "rem  sova", "rem  "])
+def test_spaces_that_segmented_text_cannot_have_are_refused(prefix: str) -> None:
+    with pytest.raises(DragomanError, match=f"line 1: the prefix: '{prefix}' begins with a space or has more than one in a row"):
+        Translator(fx_rand(seed=2)).translate(["ona"], prefixes=[prefix])
+    with pytest.raises(DragomanError, match=r"has no 'rem\\t'"):
+        Translator(fx_rand(seed=2)).translate(["ona"], prefixes=["rem\t"])
 
 
 def test_an_empty_prefix_and_one_that_is_too_long() -> None:

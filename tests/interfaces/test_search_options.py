@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from command_line import tiny_bundle
 from dragoman.bundle import save_bundle
@@ -202,10 +203,14 @@ def test_an_ensemble_on_the_command_line(run, model: Path, tmp_path: Path) -> No
         (["--max-length", "1.5"], "--max-length"),
         (["--max-length", "0"], "--max-length"),
         (["--min-length", "x"], "--min-length"),
+        (["--max-length", "9" * 400 + "x"], "--max-length': it: of more than 30 characters"),
+        (["--min-length", "9" * 5000], "--min-length': it: of more than 30 characters"),
         (["--mbr", "bleu"], "mbr=bleu: unknown; known: chrf"),
         (["--sample", "--beam", "4"], "beam=4 with sample"),
         (["--diverse-groups", "3"], "diverse_groups=3 with beam=4"),
         (["--forbid", ""], "not empty"),
+        (["--forbid", "\udcff"], "forbid: '\\udcff' is not text"),
+        (["--require", "\udcff"], "require: '\\udcff' is not text"),
         (["--min-length", "9", "--max-length", "5"], "min_length asks for 9"),
         (["--require", "ona", "--forbid", "ona"], "require: 'ona' holds 'ona', which is forbidden"),
     ],
@@ -217,6 +222,20 @@ def test_what_cannot_be_is_refused_in_one_line(run, options: list[str], fault: s
     assert lines == []
     assert err.count("\n") == 1
     assert fault in err
+    assert len(err) < 300
+
+
+@pytest.mark.parametrize("name", ["decoder.layers.0.self_attn.w_q.weight", "decoder.layers.0.norm1.weight"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_damaged_weights_are_one_line_in_every_precision(tmp_path: Path, run, name: str, precision: str) -> None:  # type: ignore[no-untyped-def]
+    bundle = fx_rand(seed=2)
+    with torch.no_grad():
+        bundle.model.get_parameter(name).fill_(torch.nan)
+    save_bundle(bundle, tmp_path / "damaged")
+    status, lines, err = run("--precision", precision, model=tmp_path / "damaged")
+    assert (status, lines, err.count("\n")) == (1, [], 1)
+    assert "the model's weights are damaged" in err
+    assert "use an undamaged copy" in err
 
 
 def test_a_model_that_copies_keeps_to_what_is_asked_in_byte_pairs(tmp_path: Path, run) -> None:  # type: ignore[no-untyped-def]

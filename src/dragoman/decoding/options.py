@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 GUARD = 24
 """Tokens that must do nothing but repeat before the guard takes it for a loop."""
 MBR_SAMPLES = 32
+_DIGITS = 30  # of a length: no text has so many tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,8 @@ class SearchOptions:
         for name, phrases in (("require", self.require), ("forbid", self.forbid)):
             if isinstance(phrases, str) or not all(phrase.strip() for phrase in phrases):
                 raise UsageError(f"{name}={phrases!r}: give phrases that are not empty, one or more")
+            if broken := [phrase for phrase in phrases if re.search("[\ud800-\udfff]", phrase)]:
+                raise UsageError(f"{name}: {broken[0]!r} is not text, as its bytes are not UTF-8; give it in UTF-8")
 
     @property
     def samples_drawn(self) -> bool:
@@ -94,6 +97,8 @@ def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:
 
     Raises UsageError that begins with ``name`` for anything else.
     """
+    if (isinstance(length, int) and abs(length) >= 10**_DIGITS) or (isinstance(length, str) and len(length) > _DIGITS):
+        raise UsageError(f"{name}: of more than {_DIGITS} characters; give a number of tokens, or a multiple of the source's such as 1.5x")
     found = re.fullmatch(r"(\d+(?:\.\d+)?)x", str(length))
     if found:
         return max(1, math.ceil(round(float(found[1]) * source_tokens, 6)))

@@ -74,8 +74,12 @@ class Spelling:
         """``text`` as the vocabulary spells it: in its normal form, without joiners, without white space at its ends."""
         if self.tokenizer.kind == "bpe":
             return self.tokenizer.decode(self.tokenizer.encode(text.strip()))
+        return self.tokenizer.plain(self._in_normal_form(text).strip())
+
+    def _in_normal_form(self, text: str) -> str:
+        """Segmented text; of byte pairs decoding gives it."""
         normalizer = self.tokenizer.backend.normalizer
-        return self.tokenizer.plain((normalizer.normalize_str(text) if normalizer else text).strip())
+        return normalizer.normalize_str(text) if normalizer else text
 
     def beginning_with(self, start: bytes) -> list[int]:
         """The entries whose pieces begin so."""
@@ -107,26 +111,35 @@ class Spelling:
         return both[len(bracket) :] if both[: len(bracket)] == bracket else list(ids)
 
     def prefix(self, text: str, place: str) -> Prefix:
-        """What makes an output begin with ``text``; its last word may go on, unless a space follows it there.
+        """What makes an output begin with ``text``, in its normal form; its last word may go on, unless a space follows it there. One of
+        white space alone asks for nothing.
 
         Byte pairs may spell a longer word with other pieces: wherever a piece spells all of the rest, and maybe more, the model may take
-        it. Raises DragomanError that begins with ``place`` as `encode` does.
+        it. Raises DragomanError that begins with ``place`` as `encode` does, and for spaces that segmented text cannot have.
         """
+        if not text.strip():
+            return Prefix([], {})
+        if self.tokenizer.kind != "bpe":
+            if "" in self._in_normal_form(text).removesuffix(" ").split(" "):
+                raise DragomanError(
+                    f"{place}: {text!r} begins with a space or has more than one in a row, and the model's vocabulary, one of segmented "
+                    "text, has none but the one between words; take the others out"
+                )
+            return Prefix(self.encode(text, place), {})
+        text = self.tokenizer.decode(self.tokenizer.encode(text))  # its normal form, where another white space may be a space
         ended = text.endswith(" ")
-        ids = self.encode(text.strip(), place) if text.strip() else []
-        if self.tokenizer.kind != "bpe" or not ids:
-            return Prefix(ids, {})
+        ids = self.encode(text[:-1] if ended else text, place)  # that space is the beginning of the next word
         instead: dict[int, list[int]] = {}
         rest = b""
         for start in range(len(ids) - 1, -1, -1):
             rest = self.pieces[ids[start]] + rest
-            if not ended:
-                instead[start] = self.beginning_with(rest)
+            if not ended and (longer := self.beginning_with(rest)):
+                instead[start] = longer
             if rest.startswith(b" "):
                 break
-        following = [token for token in self.beginning_with(b" ") if self.pieces[token].strip()] if ended else []
-        if following:
-            instead[len(ids)] = following
+        if ended:
+            spaces = self.beginning_with(b" ")
+            instead[len(ids)] = [token for token in spaces if self.pieces[token].strip()] or spaces
             ids.append(ForcedPrefix.ONLY_INSTEAD)
         return Prefix(ids, instead)
 

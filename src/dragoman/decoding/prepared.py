@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.decoding.step import StepModel, TransformerStep
-from dragoman.errors import UsageError
+from dragoman.errors import DragomanError, UsageError
 from dragoman.model import Transformer
 from dragoman.model.attention import FusedAttention, MultiHeadAttention
 from dragoman.model.embedding import Embedding
@@ -81,7 +81,11 @@ class _Product(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (…, I) float32; returns (…, O) float32."""
         if self.packed is not None:
-            return cast(Tensor, torch.ops.quantized.linear_dynamic(x, self.packed, True))  # the last: safe on every processor
+            try:
+                return cast(Tensor, torch.ops.quantized.linear_dynamic(x, self.packed, True))  # the last: safe on every processor
+            except RuntimeError:
+                _check_finite(x)  # what has no largest number has no scale
+                raise
         if self.narrow is None or x.numel() < ROWS // 2 * x.size(-1):  # few rows are faster as they are
             return F.linear(x, cast(Tensor, self.weight), self.bias)
         count = x.numel() // x.size(-1)
@@ -93,8 +97,14 @@ def _joined(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
+def _check_finite(numbers: Tensor) -> None:
+    if not numbers.isfinite().all():
+        raise DragomanError("not all numbers of the model are finite: the model's weights are damaged; use an undamaged copy")
+
+
 def _packed(weight: Tensor, bias: Tensor | None) -> Any:
-    """The matrix (O, I) in 8 bits, a scale for each row, as the product takes it."""
+    """The matrix (O, I) in 8 bits, a scale for each row, as the product takes it; DragomanError for damaged weights."""
+    _check_finite(weight)
     scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch means to give these tensors another form one day

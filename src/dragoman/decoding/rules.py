@@ -146,7 +146,7 @@ class ForcedPrefix(Rule):
         longest = max(map(len, prefixes), default=0)
         padded = [[*ids, *[self._NOTHING] * (longest - len(ids))] for ids in prefixes]
         self.ids = torch.tensor(padded, dtype=torch.long, device=device)  # (B, P)
-        self.instead = {key: torch.tensor(ids, device=device) for key, ids in instead.items()}
+        self.instead = {key: torch.tensor(ids, dtype=torch.long, device=device) for key, ids in instead.items()}
         self.others = others
 
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
