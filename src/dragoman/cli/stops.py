@@ -43,8 +43,8 @@ def terminable() -> Iterator[None]:
 def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
     """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received.
 
-    After a failure SIGTERM does nothing any more, until `main` ends: torchrun sends it to all when one process is gone, and what the others
-    have to say of that would be lost.
+    After a failure SIGTERM does nothing to the first process any more, until `main` ends: torchrun sends it to all when one is gone, and
+    what the first has to say of that would be lost.
     """
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -59,13 +59,13 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
     for number in before:
         signal.signal(number, ask_to_stop)
-    failed = True
+    speaks = trainer.ranks.first
     try:
         yield received
-        failed = False
+        speaks = False
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if failed and number == signal.SIGTERM else handler)
+            signal.signal(number, signal.SIG_IGN if speaks and number == signal.SIGTERM else handler)
 
 
 def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
