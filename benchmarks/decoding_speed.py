@@ -245,7 +245,7 @@ def ctranslate2(kind: str) -> Callable[[Bundle, argparse.Namespace], Decode]:
 
         folder = tempfile.TemporaryDirectory()
         save_ctranslate2(bundle, folder.name)
-        translator = tool.Translator(folder.name, compute_type=kind, inter_threads=1, intra_threads=options.threads)
+        translator = tool.Translator(folder.name, compute_type=kind, inter_threads=options.threads, intra_threads=1)  # its fastest here
         length = {} if options.model else {"min_decoding_length": FORCED, "max_decoding_length": FORCED}
 
         def decode(lines: Lines, beam: int, size: int) -> Lines:
