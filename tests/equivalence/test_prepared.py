@@ -133,12 +133,13 @@ def test_weights_that_change_are_used_as_they_are(precision: Precision) -> None:
     assert after == Translator(bundle, precision=precision).translate(texts)
 
 
-def test_a_model_that_is_watched_later_keeps_its_layers_or_is_refused() -> None:
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_a_model_that_is_watched_later_keeps_its_layers_or_is_refused(side: str) -> None:
     bundle, seen = fx_rand(seed=4), []
     exact, rough = Translator(bundle), Translator(bundle, precision="bf16")
     expected = exact.translate(["ona bek"])
     rough.translate(["ona bek"])
-    bundle.model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(1))
+    getattr(bundle.model, side).layers[0].register_forward_hook(lambda *_: seen.append(1))
     assert exact.translate(["ona bek"])[0].tokens == expected[0].tokens
     assert seen
     with pytest.raises(UsageError, match="whose layers nobody watches"):

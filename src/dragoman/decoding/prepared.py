@@ -75,7 +75,7 @@ class _Product(nn.Module):
         biases = [layer.bias.detach() for layer in layers if isinstance(layer, Linear) and layer.bias is not None]
         self.bias = _joined(biases) if biases else None  # (O)
         self.weight: Tensor | None = None if precision == "int8" else weight
-        self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O)
+        self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
         self.packed = _packed(weight, self.bias) if precision == "int8" else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -246,8 +246,8 @@ def step_of(model: Transformer, *, precision: Precision = "fp32") -> PreparedSte
 
 
 def can_prepare(model: Transformer) -> bool:
-    """Whether a model's decoder is of the kind that `PreparedStep` computes, and nobody watches it."""
-    watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.decoder.modules())
+    """Whether a model's decoder is of the kind that `PreparedStep` computes, and nobody watches any layer, which a copy would not show."""
+    watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
     return not watched and all(isinstance(each, MultiHeadAttention) and _plain(each) for each in heads)
 
