@@ -113,7 +113,8 @@ def serve(decode: Decode, lines: Lines, options: argparse.Namespace) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         for beam in (5, 1):
             decode(lines[:64], beam, 64)  # warm
-            sizes[beam] = max(BATCHES, key=lambda size, beam=beam: rate(partial(decode, lines[: options.sentences], beam, size)))  # type: ignore[misc]
+            rates = {size: rate(partial(decode, lines[: options.sentences], beam, size)) for size in BATCHES}
+            sizes[beam] = max(rates, key=rates.__getitem__)
         answers = sys.__stdout__
         print("ready", file=answers, flush=True)
         for asked in sys.stdin:
@@ -243,9 +244,10 @@ def ctranslate2(kind: str) -> Callable[[Bundle, argparse.Namespace], Decode]:
     def build(bundle: Bundle, options: argparse.Namespace) -> Decode:
         import ctranslate2 as tool
 
-        folder = tempfile.TemporaryDirectory()
-        save_ctranslate2(bundle, folder.name)
-        translator = tool.Translator(folder.name, compute_type=kind, inter_threads=options.threads, intra_threads=1)  # its fastest here
+        with tempfile.TemporaryDirectory() as folder:
+            save_ctranslate2(bundle, folder)
+            # A thread for each of several sentences is its fastest here.
+            translator = tool.Translator(folder, compute_type=kind, inter_threads=options.threads, intra_threads=1)
         length = {} if options.model else {"min_decoding_length": FORCED, "max_decoding_length": FORCED}
 
         def decode(lines: Lines, beam: int, size: int) -> Lines:
@@ -253,7 +255,6 @@ def ctranslate2(kind: str) -> Callable[[Bundle, argparse.Namespace], Decode]:
             found = found or translator.translate_batch(lines, beam_size=beam, max_batch_size=size, **length)
             return [each.hypotheses[0] for each in found]
 
-        decode.folder = folder  # type: ignore[attr-defined]  # it lasts as long as the decoder
         return decode
 
     return build
