@@ -104,10 +104,16 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     record = Report.read(run).best()
     if record and record["step"] == progress.best_step and "bleu" in record:
         best += f": BLEU {record['bleu']:.2f} {record['signature']}"
+    uses = {
+        "decoder-only": [f'  dragoman generate {run} "PROMPT"', f"  dragoman score {run} --test FILE"],
+        "encoder-only": [f'  dragoman fill {run} "TEXT WITH <mask>"', f"  dragoman embed {run} FILE"],
+    }
     log.say(
         f"{why} at step {progress.step:,}{best}",
-        f"  dragoman translate {run} < SOURCE_FILE",
-        f"  dragoman evaluate {run} --test PATH",
+        *uses.get(
+            trainer.bundle.config.model.architecture,
+            [f"  dragoman translate {run} < SOURCE_FILE", f"  dragoman evaluate {run} --test PATH"],
+        ),
         f"  dragoman train --resume --out {run}{more}",
         f"  {run / 'report.html'}",
     )

@@ -1,4 +1,4 @@
-"""Text to ids and back (Section 5.1): byte-pair encoding learnt from the corpus, or text that is already segmented.
+"""Text to ids and back (Section 5.1): byte-pair encoding learnt from the corpus, text that is already segmented, or characters.
 
 The file is JSON: our few fields, and under ``tokenizer`` exactly what the ``tokenizers`` package reads and writes.
 
@@ -16,8 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -26,11 +27,12 @@ from dragoman.errors import DragomanError, UsageError
 
 logger = logging.getLogger("dragoman")
 
-Kind = Literal["bpe", "whitespace"]
+Kind = Literal["bpe", "whitespace", "characters"]
 Normalization = Literal["none", "nfc", "nfkc"]
 
 FORMAT_VERSION = 1
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 to 3 of a tokenizer trained here
+MASK = "<mask>"  # behind all others, where there is one
 
 # Words with their marks, single digits, the isolated <, other signs; each with the space before it. Then the remaining spaces.
 # None is longer than 64 characters: learning takes the square of that, and no word needs more.
@@ -49,8 +51,9 @@ class Tokenizer:
     """Text to ids and back.
 
     ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
-    splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``tags`` are the ids
-    of the language tags by name: de for ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in.
+    splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``characters`` has an
+    entry for each code point that it knows, and is lossless for text of these. ``tags`` are the ids of the language tags by name: de for
+    ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in.
     """
 
     kind: Kind
@@ -73,22 +76,25 @@ class Tokenizer:
         normalization: Normalization = "none",
         joiner: str = "",
         tags: Iterable[str] = (),
+        mask: bool = False,
     ) -> Self:
-        """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, the four special tokens and the tags included.
+        """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, special tokens, tags and ``mask`` included.
 
-        For ``whitespace`` 0 keeps every word; a warning counts what a limit leaves out. Raises UsageError when ``vocabulary_size`` is too
-        small.
+        For ``whitespace`` 0 keeps every word, for ``characters`` every code point; a warning counts what a limit leaves out. Raises
+        UsageError when ``vocabulary_size`` is too small.
         """
         tags = dict.fromkeys(tags)
-        smallest = len(SPECIAL_TOKENS) + len(tags) + (256 if kind == "bpe" else 1)
+        more = len(tags) + mask
+        smallest = len(SPECIAL_TOKENS) + more + (256 if kind == "bpe" else 1)
         if vocabulary_size < smallest and (kind == "bpe" or vocabulary_size):
             raise UsageError(f"data.vocabulary_size={vocabulary_size} is too small for tokenizer {kind}; give {smallest} or more")
         normal_forms: dict[str, list[normalizers.Normalizer]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
-        learn = _learn_bpe if kind == "bpe" else _learn_words
-        size = vocabulary_size and vocabulary_size - len(tags)
+        learn = {"bpe": _learn_bpe, "whitespace": _learn_words, "characters": _learn_characters}[kind]
+        size = vocabulary_size and vocabulary_size - more
         backend = learn(lines, vocabulary_size=size, normal_form=normal_forms[normalization])
         pad, bos, eos, unk = range(len(SPECIAL_TOKENS))
-        return cls(kind=kind, joiner=joiner, pad=pad, bos=bos, eos=eos, unk=unk, backend=backend).with_tags(tags)
+        tokenizer = cls(kind=kind, joiner=joiner, pad=pad, bos=bos, eos=eos, unk=unk, backend=backend).with_tags(tags)
+        return tokenizer.with_mask() if mask else tokenizer
 
     def with_tags(self, names: Iterable[str]) -> Self:
         """This tokenizer with entries for the tags that it does not have yet, behind all others: no entry gets another id."""
@@ -96,9 +102,14 @@ class Tokenizer:
         if not new:
             return self
         tags = {name: token for token, name in enumerate(new, start=len(self))}
-        saved = json.loads(self.backend.to_str())
-        saved["model"]["vocab"] |= {_entry(name): token for name, token in tags.items()}
-        return replace(self, backend=tokenizers.Tokenizer.from_str(json.dumps(saved)), tags={**self.tags, **tags})
+        backend = _with_entries(self.backend, {_entry(name): token for name, token in tags.items()})
+        return replace(self, backend=backend, tags={**self.tags, **tags})
+
+    def with_mask(self) -> Self:
+        """This tokenizer with an entry for what is masked, behind all others if it has none yet: no entry gets another id."""
+        if self.mask is not None:
+            return self
+        return replace(self, backend=_with_entries(self.backend, {MASK: len(self)}), mask=len(self))
 
     def __len__(self) -> int:
         """Entries of the vocabulary."""
@@ -123,10 +134,21 @@ class Tokenizer:
             if broken is None:
                 raise
             raise DragomanError(f"{broken!r} holds half a surrogate pair, which is not text; mend the text") from None
-        if self.kind == "bpe":
+        if self.kind != "whitespace":
             return [encoding.ids for encoding in encodings]
-        special = {self.pad, self.bos, self.eos}
+        special = self.textless
         return [[self.unk if token in special else token for token in encoding.ids] for encoding in encodings]
+
+    @cached_property
+    def inside(self) -> Self:
+        """The tokenizer of what follows in a text: ids of a text's parts, of the first by the tokenizer itself and of the others by this,
+        are those of the text, if each cut is behind a line feed and has other than white space before that and behind it.
+        """
+        saved = json.loads(self.backend.to_str())
+        normalizer = saved["normalizer"] or {}
+        steps = [step for step in normalizer.get("normalizers", [normalizer]) if step.get("type") != "Prepend"]
+        saved["normalizer"] = {"type": "Sequence", "normalizers": [step for step in steps if step]}
+        return replace(self, backend=tokenizers.Tokenizer.from_str(json.dumps(saved)))
 
     def split_tag(self, source: str, *, place: str) -> tuple[list[int], str]:
         """The id of the tag at the head of a line to translate, and the text behind it and one space.
@@ -159,6 +181,9 @@ class Tokenizer:
         those without text have nothing.
         """
         entries = ["" if token in self.textless else self.backend.id_to_token(token) or "" for token in ids]
+        if self.kind == "characters":
+            ends = list(accumulate(map(len, entries)))
+            return [(end - len(entry), end) for end, entry in zip(ends, entries, strict=True)]
         return _spans_of_bytes(entries) if self.kind == "bpe" else _spans_of_words(entries, self.joiner)
 
     def token(self, id: int) -> str:
@@ -166,7 +191,9 @@ class Tokenizer:
         entry = self.backend.id_to_token(id)
         if entry is None:
             raise DragomanError(f"no token has the id {id}; the vocabulary has {len(self)} entries")
-        if self.kind == "whitespace" or id == self.unk or id in self.textless:
+        if self.kind == "characters" and id not in self.textless:
+            return entry
+        if self.kind != "bpe" or id == self.unk or id in self.textless:
             return entry.strip(" ")
         return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
 
@@ -178,8 +205,10 @@ class Tokenizer:
         entry = self.backend.id_to_token(id)
         if entry is None or id in self.textless:
             return b""
+        if self.kind == "characters" or (self.kind == "bpe" and id == self.unk):
+            return entry.encode()
         if self.kind == "bpe":
-            return entry.encode() if id == self.unk else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
+            return bytes(_BYTE_OF_CHARACTER[character] for character in entry)
         joined = self.joiner and entry.endswith(self.joiner)
         return (entry.removesuffix(self.joiner) if joined else f"{entry} ").encode()
 
@@ -218,7 +247,7 @@ class Tokenizer:
         return tokenizer
 
     def _check(self) -> None:
-        if self.kind not in ("bpe", "whitespace") or not isinstance(self.joiner, str):
+        if self.kind not in get_args(Kind) or not isinstance(self.joiner, str):
             raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
         if not isinstance(self.tags, dict) or any(_TAG.fullmatch(tag_text(name)) is None for name in self.tags):
             raise ValueError(f"tags {self.tags!r}")
@@ -308,16 +337,39 @@ def _learn_bpe(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[
 def _learn_words(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
     normalizer = normalizers.Sequence(normal_form)
     counts = Counter(word for line in lines for word in normalizer.normalize_str(line).split(" "))
-    for not_a_word in ("", *SPECIAL_TOKENS):
+    for not_a_word in ("", *SPECIAL_TOKENS, MASK):
         del counts[not_a_word]
+    backend = _learn_entries(counts, vocabulary_size=vocabulary_size, names="words")
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    return backend
+
+
+def _learn_characters(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
+    normalizer = normalizers.Sequence(normal_form)
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(normalizer.normalize_str(line))
+    backend = _learn_entries(counts, vocabulary_size=vocabulary_size, names="characters")
+    backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
+def _learn_entries(counts: Counter[str], *, vocabulary_size: int, names: str) -> tokenizers.Tokenizer:
+    """The special tokens and the most frequent of what was counted, or all of it."""
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     frequent = by_frequency[: vocabulary_size - len(SPECIAL_TOKENS)] if vocabulary_size else by_frequency
     if rare := by_frequency[len(frequent) :]:
         share = sum(counts[word] for word in rare) / counts.total()
-        notice = "the vocabulary of %d leaves out %d of %d words, %.2f %% of the text, which become <unk>; data.vocabulary_size=0 keeps all"
-        logger.warning(notice, vocabulary_size, len(rare), len(counts), 100 * share)
+        notice = "the vocabulary of %d leaves out %d of %d %s, %.2f %% of the text, which become <unk>; data.vocabulary_size=0 keeps all"
+        logger.warning(notice, vocabulary_size, len(rare), len(counts), names, 100 * share)
     vocabulary = {word: token for token, word in enumerate([*SPECIAL_TOKENS, *frequent])}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[3]))
-    backend.normalizer = normalizer
-    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    return backend
+    return tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[3]))
+
+
+def _with_entries(backend: tokenizers.Tokenizer, entries: Mapping[str, int]) -> tokenizers.Tokenizer:
+    saved = json.loads(backend.to_str())
+    saved["model"]["vocab"] |= entries
+    return tokenizers.Tokenizer.from_str(json.dumps(saved))

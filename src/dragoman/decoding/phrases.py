@@ -93,6 +93,11 @@ class Spelling:
         Raises DragomanError that begins with ``place`` for a word that the vocabulary cannot spell.
         """
         ids = self.tokenizer.encode(text)
+        if self.tokenizer.unk in ids and self.tokenizer.kind == "characters":
+            unknown = dict.fromkeys(character for character in text if self.tokenizer.unk in self.tokenizer.encode(character))
+            raise DragomanError(
+                f"{place}: the model's vocabulary has no {', '.join(map(repr, unknown))}; use characters of its training text"
+            )
         if self.tokenizer.unk in ids and self.tokenizer.kind == "whitespace":
             words = [word for word in text.split(" ") if self.tokenizer.unk in self.tokenizer.encode(word)]
             joined = f", with {self.tokenizer.joiner} behind what is joined to the next" if self.tokenizer.joiner else ""
@@ -119,6 +124,8 @@ class Spelling:
         """
         if not text.strip():
             return Prefix([], {})
+        if self.tokenizer.kind == "characters":
+            return Prefix(self.encode(text, place), {})
         if self.tokenizer.kind != "bpe":
             if "" in self._in_normal_form(text).removesuffix(" ").split(" "):
                 raise DragomanError(
@@ -236,6 +243,6 @@ class ForbiddenPhrases(Rule):
                 spelled = ((spelled & ~self._end) << 1 | begin) & self._bits[byte]
                 in_word = _WORD[byte] if new_character else in_word
                 complete |= bool(spelled & self._end & ~self._end_of_word)
-            complete |= self._spelling.tokenizer.kind == "bpe" and bool(spelled & self._end_of_word)
+            complete |= self._spelling.tokenizer.kind != "whitespace" and bool(spelled & self._end_of_word)
             self._steps[key] = _State(spelled, in_word), complete
         return self._steps[key]
