@@ -14,7 +14,7 @@ import pytest
 from warm_command import warm_command
 
 PROJECT = Path(__file__).parents[2]
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 SYMBOL = re.compile(r"`((?:\w+/)*\w+\.py):([\w.]+)`")
 TEST = re.compile(r"`((?:\w+/)*test_\w+\.py)::(\w+)`")
 DECISIONS = (
@@ -134,6 +134,7 @@ def desk(command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
             (tmp_path / "my" / f"{name}.{language}").write_text(text, encoding="utf-8")
     (tmp_path / "letter.en").write_text("A man rides a dog.\nTwo men play.\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROJECT", str(PROJECT))
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
 
