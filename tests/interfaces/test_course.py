@@ -58,7 +58,8 @@ SLIPS = [
     ("torch.arange(length)[", "torch.arange(1, length + 1)[", "4. positions: the first position is 0"),
     ("norm1(x + attend(x))", "x + attend(norm1(x))", "5. encoder_layer: "),
     (
-        "x = norm1(x + attend(x))\n    return norm2(x + feed_forward(x))", "x = x + attend(norm1(x))\n    return x + feed_forward(norm2(x))",
+        "x = norm1(x + attend(x))\n    return norm2(x + feed_forward(x))",
+        "x = x + attend(norm1(x))\n    return x + feed_forward(norm2(x))",
         "5. encoder_layer: the norm comes before each sub-layer",
     ),
     (".mean(-1)).mean()", ".mean(-1)).sum()", "6. smoothed_loss: it is the sum over the tokens"),
