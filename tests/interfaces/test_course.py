@@ -121,3 +121,18 @@ def test_a_half_done_exercise_is_told_from_the_rest(tmp_path: Path) -> None:
         "5. encoder_layer: the file has no function encoder_layer",
     ]
     assert lines[-2] == "3 of 8 right"
+
+
+def test_the_pictures_are_what_the_program_draws_and_the_pages_show_them() -> None:
+    spec = importlib.util.spec_from_file_location("figures", FOLDER.parent / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    shown = {name for page in FOLDER.parent.glob("*.md") for name in re.findall(r"\(figures/([\w-]+)\.svg\)", page.read_text("utf-8"))}
+    assert shown == set(figures.PICTURES) == {path.stem for path in (FOLDER.parent / "figures").glob("*.svg")}
+    for name, draw in figures.PICTURES.items():
+        kept = (FOLDER.parent / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        assert re.sub(r"[\d.]+", "", draw()) == re.sub(r"[\d.]+", "", kept), name
+        numbers = [[float(number) for number in re.findall(r"\d+\.?\d*", text)] for text in (draw(), kept)]
+        assert numbers[0] == pytest.approx(numbers[1], abs=0.011), name

@@ -1,10 +1,12 @@
 """The documents cannot rot: what they name exists, and what they tell a reader to type is typed."""
 
 import ast
+import io
 import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -94,16 +96,19 @@ class Block:
     language: str
     text: str
     reason: str
+    output: str | None
 
 
 def blocks_of(page: Path) -> list[Block]:
     """The page's blocks in sh and python, in order."""
     fence = re.compile(
-        r"(?:<!-- not run by the tests: (?P<reason>[^>]*) -->\n)?```(?P<language>sh|python)\n(?P<text>.*?)^```$", re.M | re.S
+        r"(?:<!-- not run by the tests: (?P<reason>[^>]*) -->\n)?```(?P<language>sh|python)\n(?P<text>.*?)^```$"
+        r"(?:\n\n```text output\n(?P<output>.*?)^```$)?",
+        re.M | re.S,
     )
     text = page.read_text(encoding="utf-8")
     return [
-        Block(text.count("\n", 0, found.start("language")) + 1, found["language"], found["text"], found["reason"] or "")
+        Block(text.count("\n", 0, found.start("language")) + 1, found["language"], found["text"], found["reason"] or "", found["output"])
         for found in fence.finditer(text)
     ]
 
@@ -141,14 +146,19 @@ def desk(command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(not block.reason for block in blocks_of(page))], ids=lambda page: page.name)
 def test_what_a_page_tells_to_type_works(page: Path, desk: Path) -> None:
+    """And prints what the page says it prints, where it does; the Python of a page is one program, block after block."""
+    names: dict[str, object] = {}
     for block in blocks_of(page):
         if block.reason:
             continue
         if block.language == "python":
-            exec(compile("\n" * block.line + block.text, str(page), "exec"), {})
+            with redirect_stdout(io.StringIO()) as printed:
+                exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
+            assert block.output in (None, printed.getvalue()), f"{page.name}, line {block.line}:\n{printed.getvalue()}"
             continue
         result = subprocess.run(["bash", "-euo", "pipefail", "-c", block.text], capture_output=True, text=True, timeout=300)
         assert result.returncode == 0, f"{page.name}, line {block.line}:\n{block.text}\n{result.stdout}\n{result.stderr}"
+        assert block.output in (None, result.stdout), f"{page.name}, line {block.line}:\n{result.stdout}"
     if page.name == "README.md":
         assert len((desk / "letter.de").read_text(encoding="utf-8").splitlines()) == 2
         assert (desk / "runs/mine-averaged/model.safetensors").is_file()
