@@ -65,14 +65,13 @@ def attention_by_hand() -> str:
                 x, y = left + 60 * other, 60 + 44 * place
                 parts += [block(x, y, 56, 38, opacity=0.15 + 0.6 * number / float(numbers.max())), word(x + 28, y + 24, f"{number:.2f}")]
     parts += [
-        word(265, 128, "softmax", kind="quiet"),
-        word(265, 142, "of a row →", kind="quiet"),
+        word(280, 212, "each row of the left goes through a softmax", kind="quiet"),
         word(598, 24, "what each word takes", kind="quiet"),
     ]
     for place, name in enumerate(words):
         mixed = ", ".join(f"{number:.2f}" for number in output[place].tolist())
         parts.append(word(598, 84 + 44 * place, f"{name}: ({mixed})"))
-    return picture(700, 210, "Nine scores, nine weights and three mixtures of values for the words the, dog, sleeps", parts)
+    return picture(700, 220, "Nine scores, nine weights and three mixtures of values for the words the, dog, sleeps", parts)
 
 
 def positions() -> str:
@@ -103,7 +102,7 @@ def schedule() -> str:
         parts.append(word(54, 224 - 2.8e5 * rate, f"{rate:g}", kind="quiet", anchor="end"))
     parts += [
         word(120, 40, "base, d_model 512", kind="ink", anchor="start"),
-        word(120, 150, "big, d_model 1024", kind="otherink", anchor="start"),
+        word(96, 205, "big, d_model 1024", kind="otherink", anchor="start"),
     ]
     return picture(600, 250, "The learning rate rises for 4,000 steps and falls with the root of the step", parts)
 
