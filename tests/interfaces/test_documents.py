@@ -5,6 +5,7 @@ import io
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -196,3 +197,18 @@ def test_the_lock_pins_every_package_that_is_asked_for() -> None:
     wanted += [requirement for extra in project["project"]["optional-dependencies"].values() for requirement in extra]
     names = {re.match(r"[\w.-]+", requirement)[0].lower() for requirement in wanted}  # type: ignore[index]
     assert names - pinned == {"dragoman"}
+
+
+def test_the_pages_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs, of the extra docs, is not installed")
+    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
+    assert {f"{page.relative_to(PROJECT / 'docs').with_suffix('.html')}".replace("README", "index") for page in PAGES[1:]} <= set(pages)
+    fetched = r'<(?:script|img|link|iframe|source)[^>]*(?:src|href)="(?:https?:)?//'
+    assert [name for name, text in pages.items() if re.search(fetched, text)] == []
+    assert [name for name, text in pages.items() if "```" in re.sub(r"<code.*?</code>", "", text, flags=re.S)] == []
+    assert "model.kv_heads" in pages["reference/settings.html"]
+    assert "dragoman translate [OPTIONS]" in pages["reference/commands.html"]
