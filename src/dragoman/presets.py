@@ -46,7 +46,7 @@ _OF_NANO = {**_OF_ONE, "adam_beta1": 0.9, "adam_beta2": 0.99}
 _LANGUAGE_MODELS = (
     Preset(
         "gpt-mini",
-        "Decoder only, as GPT-2, for laptops: 4 layers of width 256 over 256 tokens; 4.3 million parameters with 4,000 entries.",
+        "Decoder only, as GPT-2, for laptops: 4 layers of width 256 over 256 tokens; 4.2 million parameters with 4,000 entries.",
         {
             "model": {**_GPT, "d_model": 256, "d_ff": 1024, "n_heads": 4, "decoder_layers": 4, "max_positions": 256},
             "data": {"vocabulary_size": 4000},

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.bundle import load_bundle
+from dragoman.cli import main
 from dragoman.config import Config, TrainingConfig
 from dragoman.errors import UsageError
 from dragoman.presets import PRESETS, count_parameters, resolve_config
@@ -69,7 +70,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"data__bpe_dropout": 0.1, "data__tokenizer": "bpe"}, "data.bpe_dropout: not for a model"),
     ({"training__shard": True}, "training.shard: not for a model"),
     ({"data__mask_probability": 0.3}, "data.mask_probability: not for a model"),
-    ({"data__target": "bb"}, "aa-bb: a model that is decoder-only learns from text in one language; give one code, such as aa"),
     ({"data__tokenizer": "whitespace"}, "data.tokenizer=whitespace has no entry for the end of a line; set data.documents=line"),
     ({"training__validation_stride": 13}, "training.validation_stride=13 would pass over text"),
     ({"training__batch_tokens": 11}, "training.batch_tokens=11 is less than a block of text, which has model.max_positions=12 tokens"),
@@ -90,6 +90,8 @@ def test_what_does_not_fit_is_refused(
 def test_kind_and_languages_must_fit(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert train_text(tmp_path / "run", data, base={}) == 2
     assert "'aa' is not SOURCE-TARGET, and the model is encoder-decoder" in capfd.readouterr().err
+    assert main(["train", "aa-bb", "--preset", "gpt-mini", "--train", str(data), "--out", str(tmp_path / "run")]) == 2
+    assert "aa-bb: a model that is decoder-only learns from text in one language; give one code, such as aa" in capfd.readouterr().err
     assert train_text(tmp_path / "run", data, base=TINY_BERT, training__validation_stride=2) == 2
     assert "training.validation_stride: not for a model with model.architecture=encoder-only" in capfd.readouterr().err
     assert train_text(tmp_path / "run", data, base=TINY_BERT, model__pooler=True) == 2

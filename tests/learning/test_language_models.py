@@ -31,7 +31,8 @@ def test_a_decoder_learns_a_text_to_near_its_entropy_and_goes_on_with_it(tmp_pat
     (record,) = records(run, "eval")
     assert 1.48 < record["bits_per_character"] < 1.55
     assert record["bits_per_byte"] == record["bits_per_character"]
-    assert abs(record["sampled"] - record["nll"]) < 5 * record["sampled_error"] < 0.05
+    assert abs(record["sampled"] - record["nll"]) < 0.02
+    assert 0 < record["sampled_error"] < 0.01
     for sample in record["samples"]:
         text = (sample["source"] + sample["output"])[sample["source"][0].isupper() :]
         assert len(sample["output"]) == 16
@@ -39,14 +40,15 @@ def test_a_decoder_learns_a_text_to_near_its_entropy_and_goes_on_with_it(tmp_pat
 
 
 def test_an_encoder_learns_to_fill_in_what_the_rest_tells(tmp_path: Path) -> None:
-    """In a text that goes round every letter tells every other."""
-    for name, rounds in (("train", 500), ("valid", 60)):
-        (tmp_path / f"{name}.txt").write_text("abcdefgh" * rounds, encoding="utf-8")
-    run, valid = tmp_path / "run", ("--valid", tmp_path / "valid.txt", "--quiet", "--max-steps", "160")
-    changes = {"model__d_model": 32, "training__batch_tokens": 512, "training__learning_rate": 0.01}
-    assert train_text(run, tmp_path / "train.txt", *valid, base=TINY_BERT | FAST, **changes) == 0
+    """In a text of long runs of one letter, any other letter near by tells what is masked."""
+    for name, runs in (("train", 40), ("valid", 16)):
+        text = "".join("abcdefgh"[5 * place % 8] * 300 for place in range(runs))
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    run, valid = tmp_path / "run", ("--valid", tmp_path / "valid.txt", "--quiet", "--max-steps", "100")
+    assert train_text(run, tmp_path / "train.txt", *valid, base=TINY_BERT | FAST, training__learning_rate=0.01) == 0
     (record,) = records(run, "eval")
-    assert record["nll"] < 0.1
-    assert record["acc"] > 0.98
-    assert all("<mask>" in sample["source"] for sample in record["samples"])
-    assert [sample["output"] for sample in record["samples"]] == [sample["reference"] for sample in record["samples"]]
+    assert record["acc"] > 0.9  # a guess is right one time in eight
+    assert record["nll"] < 0.5
+    samples = record["samples"]
+    assert all("<mask>" in sample["source"] for sample in samples)
+    assert sum(sample["output"] == sample["reference"] for sample in samples) >= 2

@@ -26,7 +26,7 @@ class Words:
         """Of which word each token of ``ids`` (T,) is."""
         begins = self.begins[ids]
         begins[1:] &= ~self.joins[ids[:-1]]
-        return np.cumsum(begins)
+        return np.cumsum(begins, dtype=np.int64)
 
 
 @dataclass(frozen=True)
