@@ -149,3 +149,12 @@ def test_going_on_from_a_model_takes_its_vocabulary_and_weights(data: Path, tmp_
         torch.testing.assert_close(weight, dict(before.model.named_parameters())[name], rtol=0, atol=1e-6)
     assert json.loads((tmp_path / "two/corpus/train/corpus.json").read_text())["unknown"] == 1
     assert marked(tmp_path / "two", "last") == "step-000001"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_b75_evaluations_and_their_samples_change_nothing_of_the_training(kind: str, data: Path, tmp_path: Path) -> None:
+    settings = {"model__dropout": 0.5, "training__evaluate_every": 3}
+    assert begin(tmp_path / "with", data, 8, KINDS[kind], **settings) == 0
+    assert train_text(tmp_path / "without", data, "--quiet", "--max-steps", "8", base=KINDS[kind], **settings) == 0
+    assert curve(tmp_path / "with") == curve(tmp_path / "without")
+    assert same_bits(final_weights(tmp_path / "with"), final_weights(tmp_path / "without"))
