@@ -26,6 +26,8 @@ VERBS = {
     "report": "The report of a run: curves, evaluations, samples, settings on one page.",
     "average": "Average the last checkpoints of a run into one model.",
     "inspect": "Facts of a model or a run, and what looks wrong.",
+    "serve": "Serve models over HTTP, for LibreTranslate's clients and others.",
+    "keys": "Keys of a server: add, list, remove.",
     "presets": "The paper's models with their parameter counts.",
     "demo": "Everything once, on data made on the spot.",
 }
