@@ -5,10 +5,7 @@ Nothing of a text, a key or an address is written down anywhere.
 
 import asyncio
 import json
-import logging
-import secrets
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serve.answers import as_json, refused
 from dragoman.serve.engine import StoppedError
-from dragoman.serve.refusals import RefusalError, busy
+from dragoman.serve.refusals import RefusalError, busy, internal
 from dragoman.serve.service import Service
 
 _SHARED = {"/translate", "/detect", "/languages", "/frontend/settings", "/translate_file"}
@@ -32,8 +29,6 @@ _SECURITY = {
     b"referrer-policy": b"no-referrer",
 }
 
-_log = logging.getLogger("dragoman")
-
 
 class Front:
     """The ASGI application: one of its routes, with all that they share around it."""
@@ -41,7 +36,7 @@ class Front:
     def __init__(self, service: Service, router: Router) -> None:
         self.service, self.router = service, router
         self.state = _State(service)
-        self.names = {route.endpoint: route.path for route in router.routes if isinstance(route, Route)}
+        self.names: dict[object, str] = {route.endpoint: route.path for route in router.routes if isinstance(route, Route)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An HTTP request; there are no others."""
@@ -114,7 +109,7 @@ class _Exchange:
             raise
         except Exception as error:
             if self.started:
-                _log_fault(error, "-")
+                internal(error)
                 raise
             await _answer_to(error)(self.scope, self._receive, self._send)
 
@@ -220,13 +215,4 @@ def _answer_to(error: Exception) -> ASGIApp:
     if isinstance(error, HTTPException):
         sentence = {404: "Not found", 405: "Method not allowed"}.get(error.status_code, str(error.detail))
         return refused(RefusalError(error.status_code, sentence, headers=error.headers))
-    number = secrets.token_hex(2)
-    _log_fault(error, number)
-    return refused(RefusalError(500, f"Internal error (id {number})"))
-
-
-def _log_fault(error: Exception, number: str) -> None:
-    """Where in the program, never what was said: the message of an exception may have a text in it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in reversed(frames))
-    _log.error("internal error (id %s): %s at %s", number, type(error).__name__, places)
+    return refused(internal(error))

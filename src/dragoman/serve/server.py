@@ -6,7 +6,9 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import h11
 import uvicorn
@@ -28,12 +30,19 @@ _BACKLOG = 2048
 _log = logging.getLogger("dragoman")
 
 
+class Running(NamedTuple):
+    """A server that answers: its address, and what ends it, which may be called from any thread."""
+
+    address: str
+    stop: Callable[[], None]
+
+
 def serve(
-    paths: Sequence[Path], settings: ServeSettings, *, say: Callable[[str], None], ready: Callable[[str], None] | None = None
+    paths: Sequence[Path], settings: ServeSettings, *, say: Callable[[str], None], ready: Callable[[Running], None] | None = None
 ) -> None:
     """Serves the models until SIGTERM or Ctrl-C; SIGHUP loads them again.
 
-    ``say`` takes the lines of the access log; ``ready`` is told the address when requests are answered. Raises DragomanError or UsageError
+    ``say`` takes the lines of the access log; ``ready`` is told when requests are answered. Raises DragomanError or UsageError
     for what stands in the way: a model, the keys, the port.
     """
     places = find_models(paths)
@@ -48,14 +57,15 @@ def serve(
         async def live() -> None:
             service = Service(settings, paths, say=say)
             server = _server(service)
-            with _signals(service, server):
+            end = partial(_end, service, server)
+            with _signals(service, end):
                 serving = asyncio.create_task(server.serve(sockets=[listener]))
                 try:
                     await service.load(places)
                     if not service.ending:
                         _log.info("ready: %s", ", ".join(f"{source}-{target}" for source, target in service.models.pairs))
                         if ready is not None:
-                            ready(address)
+                            ready(Running(address, partial(asyncio.get_running_loop().call_soon_threadsafe, end)))
                     await serving
                 finally:
                     service.ending = server.should_exit = True
@@ -116,23 +126,24 @@ def _server(service: Service) -> "_Server":
 
 class _Server(uvicorn.Server):
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Leaves signals to `_signals`."""
         yield
 
 
+def _end(service: Service, server: _Server) -> None:
+    if service.ending:
+        server.force_exit = True
+    else:
+        _log.info("finishing what is being translated, for at most %d seconds; once more stops now", GRACE_SECONDS)
+    service.ending = server.should_exit = True
+
+
 @contextmanager
-def _signals(service: Service, server: _Server) -> Iterator[None]:
+def _signals(service: Service, end: Callable[[], None]) -> Iterator[None]:
     """SIGTERM and Ctrl-C end the server, a second one at once; SIGHUP loads the models again."""
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
-
-    def end() -> None:
-        if service.ending:
-            server.force_exit = True
-        else:
-            _log.info("finishing what is being translated, for at most %d seconds; once more stops now", GRACE_SECONDS)
-        service.ending = server.should_exit = True
 
     def reload() -> None:
         task = asyncio.create_task(service.reload())

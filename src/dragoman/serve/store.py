@@ -62,6 +62,6 @@ class Store:
 
 def translated_name(name: str, target: str) -> str:
     """The name of a translated file: ``letter.txt`` into de is ``letter_de.txt``; no path and no sign that a header cannot carry."""
-    plain = re.sub(r"[^\w. -]", "_", re.split(r"[/\\]", name)[-1], flags=re.ASCII).strip(" .") or "file"
+    plain = re.sub(r"[^\w.-]", "_", re.split(r"[/\\]", name)[-1], flags=re.ASCII).strip(".") or "file"
     stem, dot, suffix = plain.rpartition(".")
     return f"{stem}_{target}.{suffix}" if dot else f"{plain}_{target}"

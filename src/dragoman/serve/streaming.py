@@ -6,7 +6,6 @@ object of `/api/v1/translate`, or ``error`` says what went wrong. Nothing of a s
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -16,20 +15,18 @@ from starlette.responses import Response, StreamingResponse
 
 from dragoman.decoding.beam import Hypothesis, Live, length_penalty
 from dragoman.errors import DragomanError
-from dragoman.serve.engine import Output, translate_together
+from dragoman.serve.engine import Ask, Output, translate_together
 from dragoman.serve.languages import AUTO
 from dragoman.serve.models import Hop
 from dragoman.serve.native import document_of, wish_of
 from dragoman.serve.parameters import flag, read_fields, texts_of
-from dragoman.serve.refusals import RefusalError, invalid
+from dragoman.serve.refusals import RefusalError, internal, invalid
 from dragoman.serve.segments import Document, sentences_of
 from dragoman.serve.service import Client, Service
 from dragoman.serve.translating import Detected, Line, Translated, Wish, check_cap, check_length, detected_in, joined, translate_sentences
 
 HEARTBEAT_SECONDS = 10.0
 Event = tuple[str, dict[str, Any]]
-
-_log = logging.getLogger("dragoman")
 
 
 async def stream(request: Request) -> Response:
@@ -94,8 +91,7 @@ class _Stream:
         except (RefusalError, DragomanError) as error:
             self._put("error", {"error": str(error)})
         except Exception as error:
-            _log.error("a stream failed: %s", type(error).__name__)
-            self._put("error", {"error": "Internal error"})
+            self._put("error", {"error": internal(error).sentence})
         self.events.put_nowait(None)
 
     def _put(self, name: str, data: dict[str, Any]) -> None:
