@@ -24,6 +24,7 @@ _SHARED = {"/translate", "/detect", "/languages", "/frontend/settings", "/transl
 _FILES = "/translate_file"
 _BODY_SECONDS = 60.0  # that the body of a request may take to arrive
 
+_CLOSE = {"Connection": "close"}  # what is still to come of the body is not read
 _SECURITY = {
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
@@ -124,7 +125,7 @@ class _Exchange:
         limit = self.limit
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
-            raise RefusalError(413, f"Request body too large: {int(length)} bytes, and the limit is {limit}")
+            raise RefusalError(413, f"Request body too large: {int(length)} bytes, and the limit is {limit}", headers=_CLOSE)
 
     @property
     def limit(self) -> int:
@@ -151,11 +152,11 @@ class _Exchange:
             async with asyncio.timeout(_BODY_SECONDS):
                 message = await self.receive()
         except TimeoutError:
-            raise RefusalError(408, f"The request did not arrive within {_BODY_SECONDS:g} seconds") from None
+            raise RefusalError(408, f"The request did not arrive within {_BODY_SECONDS:g} seconds", headers=_CLOSE) from None
         if message["type"] == "http.request":
             self.read += len(message.get("body", b""))
             if self.read > self.limit:
-                raise RefusalError(413, f"Request body too large: more than {self.limit} bytes")
+                raise RefusalError(413, f"Request body too large: more than {self.limit} bytes", headers=_CLOSE)
             if not message.get("more_body", False):
                 self.whole.set()
         else:
