@@ -5,7 +5,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,10 +149,11 @@ class Echo:
 @contextmanager
 def echoing(folder: Path, *paths: Path, change: Callable[[str], str] = str, **settings: Any) -> Iterator[Client]:
     """A server whose models give back what they get; ``folder`` is a bundle, ``paths`` more of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Models, "load", classmethod(lambda cls, places, **_: echoes(places, change)))
-        with serving(folder, *paths, **settings) as client:
-            yield client
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # while the models load, and no longer
+            patch.setattr(Models, "load", classmethod(lambda cls, places, **_: echoes(places, change)))
+            client = stack.enter_context(serving(folder, *paths, **settings))
+        yield client
 
 
 def echoes(places: Sequence[Place], change: Callable[[str], str] = str) -> Models:

@@ -283,7 +283,7 @@ def test_a_stream_that_nobody_reads_ends_within_two_steps(pair: Path, monkeypatc
         seen = b""
         while b'"i": 3' not in seen:
             part = connection.recv(65536)
-            assert part, seen
+            assert part, (seen, client.log)
             seen += part
         connection.close()
         deadline = time.monotonic() + 10

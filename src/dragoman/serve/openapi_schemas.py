@@ -37,8 +37,33 @@ def operation(
     """One route: its summary, the schema of a good answer, and of the body with the forms it may have."""
     found: dict[str, Any] = {"summary": summary, "responses": {"200": json_answer("The answer.", answer), **errors()}}
     if body is not None:
-        content = {kind: {"schema": body, **({"example": example} if example and kind == "application/json" else {})} for kind in kinds}
+        content = {
+            kind: {
+                "schema": as_form(body) if kind in FORMS else body,
+                **({"example": example} if example and kind == "application/json" else {}),
+            }
+            for kind in kinds
+        }
         found["requestBody"] = {"required": True, "content": content}
+    return found
+
+
+def as_form(body: Schema) -> Schema:
+    """The same body as a form, which has no null and no list without an entry."""
+    properties = {name: _in_form(schema) for name, schema in body["properties"].items()}
+    return {**body, "properties": properties}
+
+
+def _in_form(schema: Schema) -> Schema:
+    found = dict(schema)
+    if isinstance(found.get("type"), list):
+        found["type"] = next(kind for kind in found["type"] if kind != "null")
+    if "enum" in found:
+        found["enum"] = [value for value in found["enum"] if value is not None]
+    if "anyOf" in found:
+        found["anyOf"] = [_in_form(each) for each in found["anyOf"]]
+    if found.get("type") == "array":
+        found["minItems"] = 1
     return found
 
 

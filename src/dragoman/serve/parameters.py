@@ -157,7 +157,7 @@ def number(fields: Fields, name: str, *, least: float, most: float) -> float | N
     value = fields.get(name)
     if value is None or value == "":
         return None
-    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,9}(\.[0-9]{1,9})?", value.strip()):
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", value.strip()):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise invalid(f"{name} parameter is not a number")
