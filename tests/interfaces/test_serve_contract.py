@@ -62,7 +62,7 @@ def test_a_few_requests_of_every_kind_are_answered_as_it_says(server: Client) ->
             case.call_and_validate(base_url=server.address, timeout=20)  # type: ignore[attr-defined]
 
         ask()
-    assert asked > 30
+    assert asked >= 30
 
 
 def test_the_examples_of_the_document_work(server: Client) -> None:

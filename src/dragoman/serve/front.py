@@ -37,6 +37,7 @@ class Front:
     def __init__(self, service: Service, router: Router) -> None:
         self.service, self.router = service, router
         self.state = _State(service)
+        self.methods = {route.path: ", ".join(sorted(route.methods or ())) for route in router.routes if isinstance(route, Route)}
         self.names: dict[object, str] = {route.endpoint: route.path for route in router.routes if isinstance(route, Route)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +103,7 @@ class _Exchange:
         try:
             self._check()
             if self.scope["method"] == "OPTIONS" and self.path in _SHARED:
-                answer = as_json({}, headers={"Access-Control-Max-Age": "86400", "Allow": "GET, POST, OPTIONS"})
+                answer = as_json({}, headers={"Access-Control-Max-Age": "86400", "Allow": f"{self.front.methods[self.path]}, OPTIONS"})
                 await answer(self.scope, self._receive, self._send)
                 return
             await self.front.router(self.scope, self._receive, self._send)

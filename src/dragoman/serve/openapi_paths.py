@@ -151,7 +151,7 @@ def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
     one = {**request_schema({"q": texts_schema(settings, many=False), **search}, ["q"], pairs), "allOf": [narrow]}
     event = an_object({"event": {"enum": ["start", "step", "done", "error"]}, "data": _STRING}, optional=("event", "data"))
     streamed = {"description": "start, then a step each, then done or error.", "content": {"text/event-stream": {"schema": event}}}
-    stream = operation("A translation as it is being found.", {}, body=one, kinds=_ALL, example=_example(models))
+    stream = operation("A translation as it is being found.", {}, body=one, example=_example(models))
     stream["responses"]["200"] = streamed
     score_text = {"type": "string", "maxLength": 60}
     score = request_schema(
@@ -165,14 +165,14 @@ def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
         "/api/v1/translate": {
             "post": operation(
                 "Translations with candidates, scores, tokens and alignments.", an_object({"translations": a_list(_translation())}),
-                body=many, kinds=_ALL, example=_example(models, beam=4, n_best=2),
+                body=many, example=_example(models, beam=4, n_best=2),
             )
         },
         "/api/v1/stream": {"post": stream},
         "/api/v1/score": {
             "post": operation(
                 "The log-probability of translations that are there; lists in q and translation go pair by pair.",
-                an_object({"scores": a_list(scored)}), body=score, kinds=_ALL, example=_example(models, translation="Ein Mann reitet."),
+                an_object({"scores": a_list(scored)}), body=score, example=_example(models, translation="Ein Mann reitet."),
             )
         },
     }  # fmt: skip

@@ -13,7 +13,7 @@ from dragoman.serve.answers import as_json
 from dragoman.serve.docs_page import docs_page
 from dragoman.serve.metrics import CONTENT_TYPE
 from dragoman.serve.openapi import openapi_document
-from dragoman.serve.refusals import RefusalError
+from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Service
 from dragoman.serve.uploads import base_url
 
@@ -28,7 +28,10 @@ async def health(request: Request) -> Response:
     service: Service = request.app.state.service
     status = "ok" if service.ready else "stopping" if service.ending else "loading"
     facts: dict[str, object] = {"status": status}
-    if request.query_params.get("verbose") in ("1", "true"):
+    verbose = request.query_params.getlist("verbose")
+    if verbose not in ([], ["0"], ["1"]):
+        raise invalid("verbose must be 0 or 1")
+    if verbose == ["1"]:
         facts |= {
             "queue_depth": service.engine.waiting,
             "inflight": service.metrics.inflight,
