@@ -69,11 +69,12 @@ class Engine:
         """Texts in the queue."""
         return self._queue.waiting
 
-    async def translate(self, model: Model, texts: Sequence[str], ask: Ask, *, client: str) -> list[Output]:
-        """The translations of texts, in order. Raises RefusalError when there is no place for them for too long."""
+    async def translate(self, model: Model, texts: Sequence[str], asks: Sequence[Ask], *, client: str) -> list[Output]:
+        """The translations of texts, each by its search, in order. Raises RefusalError when there is no place for them for too long."""
         if not texts:
             return []
-        futures = await self._submit(client, [((model, ask), (model, ask, text), len(text) // _CHARACTERS + 2) for text in texts])
+        work = [((model, ask), (model, ask, text), len(text) // _CHARACTERS + 2) for text, ask in zip(texts, asks, strict=True)]
+        futures = await self._submit(client, work)
         return [future.result() for future in await _all_done(futures)]
 
     async def run(self, work: Callable[[Callable[[], None]], Result], *, client: str) -> Result:

@@ -1,5 +1,6 @@
 """Our own routes, under /api/v1: candidates, scores and probabilities of tokens, alignments, and the score of given translations."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.decoding.alignment import Alignment, align
-from dragoman.decoding.options import tokens_of
 from dragoman.decoding.score import Scored
 from dragoman.decoding.translate import Translation
 from dragoman.errors import DragomanError
@@ -18,7 +18,7 @@ from dragoman.serve.models import Hop
 from dragoman.serve.parameters import Fields, flag, language_of, number, read_fields, texts_of, whole_number
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Client, Service
-from dragoman.serve.translating import MOST_TIMES, Translated, Wish, beam_for, check_length, check_pair, translate_texts
+from dragoman.serve.translating import LENGTHS, MOST_TIMES, Translated, Wish, beam_for, check_length, check_pair, translate_texts
 
 
 async def models(request: Request) -> Response:
@@ -63,21 +63,13 @@ def wish_of(fields: Fields, service: Service) -> Wish:
 
 
 def _length_of(fields: Fields) -> int | str | None:
-    """The longest output in tokens, or relative to the source as ``1.5x``; what is too many tokens for a sentence is seen there."""
+    """The longest output in tokens, or relative to the source as ``1.5x``."""
     value = fields.get("max_length")
     if value is None or value == "":
         return None
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise invalid("max_length must be a whole number of tokens, or a multiple of the source's such as 1.5x")
-    try:
-        tokens = tokens_of(value, 1000, name="max_length")
-    except DragomanError as error:
-        raise invalid(str(error)) from None
-    if not isinstance(value, str) or not value.endswith("x"):
-        return tokens
-    if tokens > MOST_TIMES * 1000:
-        raise invalid(f"max_length must be at most {MOST_TIMES}x")
-    return value
+    if isinstance(value, bool) or not isinstance(value, int | str) or not re.fullmatch(LENGTHS, str(value)):
+        raise invalid(f"max_length must be a number of tokens from 1 to 9999, or at most {MOST_TIMES}x the source's")
+    return value if str(value).endswith("x") else int(value)
 
 
 async def document_of(service: Service, done: Translated, client: Client, *, with_alignment: bool = False) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dragoman.serve.openapi_schemas import (
     texts_schema,
 )
 from dragoman.serve.settings import ServeSettings
+from dragoman.serve.translating import LENGTHS
 
 _STRING: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "number"}
@@ -79,9 +80,7 @@ def _libretranslate(models: Models, settings: ServeSettings) -> dict[str, Any]:
 
 
 def _suggest(models: Models, settings: ServeSettings) -> dict[str, Any]:
-    text = {**texts_schema(settings, many=False), "minLength": 1, "pattern": "[A-Za-z]"}
-    if settings.char_limit:
-        text["maxLength"] = settings.char_limit // 2
+    text: Schema = {"type": "string", "minLength": 1, "pattern": "[A-Za-z]"}
     code = {"enum": models.codes}
     body = request_schema({"q": text, "s": text}, ["q", "s"], [{"properties": {"source": code, "target": code}}])
     return operation("Send a better translation, for training.", an_object({"success": _YES}), body=body, kinds=_ALL)
@@ -135,8 +134,8 @@ def _search(settings: ServeSettings) -> Schema:
     return {
         "beam": {"type": ["integer", "null"], "minimum": 1, "maximum": settings.widest_beam},
         "alpha": {"type": ["number", "null"], "minimum": -10, "maximum": 10},
-        "n_best": {"type": "integer", "enum": [1, 2, 3, 4, 5], "description": "At most as many as the beam has hypotheses."},
-        "max_length": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 52}, {"enum": ["1x", "1.5x", "2x", None]}]},
+        "n_best": {"type": ["integer", "null"], "minimum": 1, "maximum": settings.widest_beam},
+        "max_length": {"anyOf": [{"type": ["integer", "null"], "minimum": 1, "maximum": 9999}, {"type": "string", "pattern": LENGTHS}]},
         "no_repeat_ngram": {"type": ["integer", "null"], "minimum": 0, "maximum": 100},
         "split": {"type": "boolean", "description": "Translate each sentence of a line by itself."},
         "alignment": {"type": "boolean", "description": "Which words came from which."},
@@ -145,17 +144,20 @@ def _search(settings: ServeSettings) -> Schema:
 
 def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
     search, pairs = _search(settings), pairs_schema(models)
-    narrow: Schema = {"anyOf": [{"not": {"required": ["beam"]}}, {"properties": {"beam": {"enum": [None, 5, 8, 16]}}},
-                                {"properties": {"n_best": {"const": 1}}}]}  # fmt: skip
+    own: Schema = {"properties": {"beam": {"type": "null"}}}
+    beams = [
+        {"required": ["beam"], "properties": {"beam": {"const": beam}, "n_best": {"type": ["integer", "null"], "maximum": beam}}}
+        for beam in range(1, settings.widest_beam + 1)
+    ]
+    narrow: Schema = {"anyOf": [own, *beams]}
     many = {**request_schema({"q": texts_schema(settings), **search}, ["q"], pairs), "allOf": [narrow]}
     one = {**request_schema({"q": texts_schema(settings, many=False), **search}, ["q"], pairs), "allOf": [narrow]}
     event = an_object({"event": {"enum": ["start", "step", "done", "error"]}, "data": _STRING}, optional=("event", "data"))
     streamed = {"description": "start, then a step each, then done or error.", "content": {"text/event-stream": {"schema": event}}}
     stream = operation("A translation as it is being found.", {}, body=one, example=_example(models))
     stream["responses"]["200"] = streamed
-    score_text = {"type": "string", "maxLength": 60}
     score = request_schema(
-        {"q": score_text, "translation": score_text, "alpha": search["alpha"]}, ["q", "translation"],
+        {"q": _STRING, "translation": _STRING, "alpha": search["alpha"]}, ["q", "translation"],
         pairs_schema(models, auto=False, direct=True),
     )  # fmt: skip
     scored = an_object({name: schema for name, schema in _candidate().items() if name not in ("text", "stop")})

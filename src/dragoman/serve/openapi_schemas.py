@@ -105,12 +105,10 @@ def texts_schema(settings: ServeSettings, *, many: bool = True) -> Schema:
     one: Schema = {"type": "string", **({"maxLength": settings.char_limit} if settings.char_limit else {})}
     if not many:
         return one
-    each: Schema = {"type": "string"}
+    each: Schema = {"type": "string", "description": "All of them together have no more characters than one may have."}
     limits: Schema = {}
     if settings.batch_limit:
         limits["maxItems"] = settings.batch_limit
-    if settings.char_limit:
-        each["maxLength"] = settings.char_limit // max(settings.batch_limit, 1)  # all of them together are counted
     return {"anyOf": [one, a_list(each, **limits)]}
 
 

@@ -23,7 +23,7 @@ from dragoman.serve.parameters import flag, read_fields, texts_of
 from dragoman.serve.refusals import RefusalError, internal, invalid
 from dragoman.serve.segments import Document, sentences_of
 from dragoman.serve.service import Client, Service
-from dragoman.serve.translating import Detected, Line, Translated, Wish, check_cap, check_length, detected_in, joined, translate_sentences
+from dragoman.serve.translating import Detected, Line, Translated, Wish, capped, check_length, detected_in, joined, translate_sentences
 
 HEARTBEAT_SECONDS = 10.0
 Event = tuple[str, dict[str, Any]]
@@ -56,8 +56,6 @@ class _Stream:
             self.detected = detected_in(service.models, text, wish.target)
         source = self.detected.language if self.detected else wish.source
         self.hops = [] if source == wish.target else service.models.route(source, wish.target)
-        if self.hops and isinstance(wish.ask.max_length, int):
-            check_cap(self.hops[-1], sentences_of(self.document), wish.ask.max_length)
         self.events: asyncio.Queue[Event | None] = asyncio.Queue()
         self.steps = 0
         self.loop = asyncio.get_running_loop()
@@ -131,7 +129,7 @@ class _Stream:
 
     async def _decode(self, hop: Hop, text: str, before: str) -> Output:
         """A sentence through the last model, alone; ``before`` is what stands before it in the translation."""
-        service, ask = self.service, self.wish.ask
+        service, (ask,) = self.service, capped(hop, [text], self.wish.ask)
 
         def work(check: Callable[[], None]) -> Output:
             def watch(live: Live, finished: Sequence[Sequence[Hypothesis]]) -> None:

@@ -15,7 +15,9 @@ from dragoman.serve.segments import Document, Sentence, assembled, document_of, 
 from dragoman.serve.service import Client, Service
 
 MOST_TIMES, MOST_MORE = 2, 50
-"""An output may be asked to have so many times the source's tokens, or in tokens so many more."""
+"""An output that is asked to have more tokens than so many times the source's and so many more ends there."""
+LENGTHS = r"^([1-9][0-9]{0,3}|[01](\.[0-9]{1,9})?x|2(\.0{1,9})?x)$"
+"""How the longest output may be given: in tokens, or in times the source's."""
 
 
 @dataclass(frozen=True)
@@ -149,23 +151,21 @@ async def translate_sentences(
     service: Service, sentences: Sequence[Sentence], hops: Sequence[Hop], ask: Ask, *, client: Client
 ) -> list[Line]:
     """Each sentence through each model; only the last one's search has more outputs than one."""
-    if hops and isinstance(ask.max_length, int):
-        check_cap(hops[-1], sentences, ask.max_length)
     outputs: list[list[Output]] = []
     texts = [sentence.text for sentence in sentences]
     for hop in hops:
-        own = ask if hop is hops[-1] else Ask(beam=ask.beam, alpha=ask.alpha)
-        outputs.append(await service.engine.translate(hop.model, [hop.tag + text for text in texts], own, client=client.name))
+        asks = capped(hop, texts, ask) if hop is hops[-1] else [Ask(beam=ask.beam, alpha=ask.alpha)] * len(texts)
+        outputs.append(await service.engine.translate(hop.model, [hop.tag + text for text in texts], asks, client=client.name))
         texts = [each.translation.text for each in outputs[-1]]
     return [Line(sentence.text, tuple(each[place] for each in outputs)) for place, sentence in enumerate(sentences)]
 
 
-def check_cap(hop: Hop, sentences: Sequence[Sentence], max_length: int) -> None:
-    """Raises RefusalError for outputs of more tokens than a server allows for its shortest sentence."""
-    tokenizer = hop.model.translator.bundle.source_tokenizer
-    shortest = min(map(len, tokenizer.encode_batch([sentence.text for sentence in sentences])), default=max_length)
-    if max_length > MOST_TIMES * shortest + MOST_MORE:
-        raise invalid(f"max_length ({max_length}) exceeds {MOST_TIMES} x {shortest} tokens of a sentence + {MOST_MORE}")
+def capped(hop: Hop, texts: Sequence[str], ask: Ask) -> list[Ask]:
+    """The search of each text: a longest output in tokens is no more than a server allows for a text of that length."""
+    if not isinstance(ask.max_length, int):
+        return [ask] * len(texts)
+    counts = map(len, hop.model.translator.bundle.source_tokenizer.encode_batch(texts))
+    return [replace(ask, max_length=min(ask.max_length, MOST_TIMES * count + MOST_MORE)) for count in counts]
 
 
 def joined(document: Document, lines: Sequence[Line], wish: Wish) -> Translated:
