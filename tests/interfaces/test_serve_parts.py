@@ -205,3 +205,24 @@ def test_libretranslates_environment_is_read() -> None:
 def test_impossible_settings_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         ServeSettings(**wrong)
+
+
+def test_a_run_gets_the_trigrams_of_its_training_text_once(tmp_path: Path) -> None:
+    from dragoman.data.corpus import Corpus
+    from dragoman.data.tokenizer import Tokenizer
+    from dragoman.serve.detect import profiles_of
+    from small_bundles import make_bundle
+
+    tokenizer = Tokenizer.train([*ENGLISH, *GERMAN], kind="bpe", vocabulary_size=400)
+    made = make_bundle(tokenizer, tokenizer)
+    bundle = type(made)(made.config.with_values(data={"source": "en", "target": "de"}), made.model, tokenizer, tokenizer)
+    pairs = list(zip(ENGLISH, GERMAN, strict=True))
+    Corpus.build(tmp_path / "corpus", pairs, source_tokenizer=tokenizer, target_tokenizer=tokenizer, max_length=99, batch_tokens=999)
+    folder = tmp_path / "checkpoints" / "step-000001"
+    counted = profiles_of(folder, bundle)
+    assert counted == {"en": Profile.of(ENGLISH), "de": Profile.of(GERMAN)}
+    assert profiles_of(folder, bundle) == counted
+    (tmp_path / "languages.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(DragomanError, match=r"languages\.json: not the languages of a run"):
+        profiles_of(folder, bundle)
+    assert profiles_of(tmp_path / "elsewhere", bundle) == {}
