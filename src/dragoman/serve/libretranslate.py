@@ -1,5 +1,6 @@
 """LibreTranslate's routes, as its clients were seen to use them."""
 
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +13,7 @@ from dragoman.serve.languages import AUTO, language_name
 from dragoman.serve.parameters import Fields, format_of, language_of, read_fields, string_of, texts_of, whole_number
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Service
-from dragoman.serve.suggestions import keep_suggestion
+from dragoman.serve.suggestions import HAS_TEXT, keep_suggestion
 from dragoman.serve.translating import Wish, beam_for, check_length, check_pair, translate_texts
 from dragoman.serve.uploads import FORMATS
 
@@ -109,7 +110,7 @@ async def suggest(request: Request) -> Response:
     for code in (source, target):
         if code not in models.codes:
             raise RefusalError(400, f"{code} is not supported")
-    if not all(text.strip() for text in pair):
+    if not all(re.search(HAS_TEXT, text) for text in pair):
         raise invalid("q and s must have text")
     keep_suggestion(service.settings.suggestions, (source, target), pair)
     return as_json({"success": True})

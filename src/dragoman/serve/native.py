@@ -67,6 +67,7 @@ def _length_of(fields: Fields) -> int | str | None:
     value = fields.get("max_length")
     if value is None or value == "":
         return None
+    value = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(value, bool) or not isinstance(value, int | str) or not re.fullmatch(LENGTHS, str(value)):
         raise invalid(f"max_length must be a number of tokens from 1 to 9999, or at most {MOST_TIMES}x the source's")
     return value if str(value).endswith("x") else int(value)

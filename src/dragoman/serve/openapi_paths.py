@@ -16,6 +16,7 @@ from dragoman.serve.openapi_schemas import (
     texts_schema,
 )
 from dragoman.serve.settings import ServeSettings
+from dragoman.serve.suggestions import HAS_TEXT
 from dragoman.serve.translating import LENGTHS
 
 _STRING: Schema = {"type": "string"}
@@ -80,7 +81,7 @@ def _libretranslate(models: Models, settings: ServeSettings) -> dict[str, Any]:
 
 
 def _suggest(models: Models, settings: ServeSettings) -> dict[str, Any]:
-    text: Schema = {"type": "string", "minLength": 1, "pattern": "[A-Za-z]"}
+    text: Schema = {"type": "string", "pattern": HAS_TEXT}
     code = {"enum": models.codes}
     body = request_schema({"q": text, "s": text}, ["q", "s"], [{"properties": {"source": code, "target": code}}])
     return operation("Send a better translation, for training.", an_object({"success": _YES}), body=body, kinds=_ALL)
@@ -137,8 +138,8 @@ def _search(settings: ServeSettings) -> Schema:
         "n_best": {"type": ["integer", "null"], "minimum": 1, "maximum": settings.widest_beam},
         "max_length": {"anyOf": [{"type": ["integer", "null"], "minimum": 1, "maximum": 9999}, {"type": "string", "pattern": LENGTHS}]},
         "no_repeat_ngram": {"type": ["integer", "null"], "minimum": 0, "maximum": 100},
-        "split": {"type": "boolean", "description": "Translate each sentence of a line by itself."},
-        "alignment": {"type": "boolean", "description": "Which words came from which."},
+        "split": {"type": ["boolean", "null"], "description": "Translate each sentence of a line by itself."},
+        "alignment": {"type": ["boolean", "null"], "description": "Which words came from which."},
     }
 
 

@@ -143,6 +143,8 @@ def whole_number(fields: Fields, name: str, *, least: int, most: int) -> int | N
         return None
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", value.strip()):
         value = int(value)
+    if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise invalid(f"{name} parameter is not a number")
     if value < least:

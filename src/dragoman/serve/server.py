@@ -65,7 +65,7 @@ def serve(
                     if not service.ending:
                         _log.info("ready: %s", ", ".join(f"{source}-{target}" for source, target in service.models.pairs))
                         if ready is not None:
-                            ready(Running(address, partial(asyncio.get_running_loop().call_soon_threadsafe, end)))
+                            ready(Running(address, _from_any_thread(end)))
                     await serving
                 finally:
                     service.ending = server.should_exit = True
@@ -129,6 +129,15 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to `_signals`."""
         yield
+
+
+def _from_any_thread(action: Callable[[], None]) -> Callable[[], None]:
+    loop = asyncio.get_running_loop()
+
+    def act() -> None:
+        loop.call_soon_threadsafe(action)
+
+    return act
 
 
 def _end(service: Service, server: _Server) -> None:

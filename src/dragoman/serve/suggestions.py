@@ -2,10 +2,13 @@
 
 import logging
 import os
+import re
 from pathlib import Path
 
 from dragoman.serve.refusals import RefusalError
 
+HAS_TEXT = r"[^ \t\r\n]"
+"""A pattern for a text that is not blank."""
 _LARGEST = 100_000_000
 
 _log = logging.getLogger("dragoman")
@@ -13,7 +16,7 @@ _log = logging.getLogger("dragoman")
 
 def keep_suggestion(path: Path, languages: tuple[str, str], pair: tuple[str, str]) -> None:
     """Appends a line; tabs and line breaks in a text become spaces, for a line is a pair. Raises RefusalError when it cannot be written."""
-    line = "\t".join(" ".join(text.split()) for text in (*pair, *languages)) + "\n"
+    line = "\t".join(re.sub(r"[ \t\r\n]+", " ", text).strip(" ") for text in (*pair, *languages)) + "\n"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
