@@ -65,7 +65,7 @@ def wish_of(fields: Fields, service: Service) -> Wish:
 def _length_of(fields: Fields) -> int | str | None:
     """The longest output in tokens, or relative to the source as ``1.5x``."""
     value = fields.get("max_length")
-    if value is None or value == "":
+    if value is None:
         return None
     value = int(value) if isinstance(value, float) and value.is_integer() else value
     if isinstance(value, bool) or not isinstance(value, int | str) or not re.fullmatch(LENGTHS, str(value)):
