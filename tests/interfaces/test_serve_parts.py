@@ -162,6 +162,10 @@ def test_keys_are_kept_as_digests_and_seen_as_soon_as_they_are_added(tmp_path: P
     with pytest.raises(RefusalError, match="Invalid API key"):
         ring.check(text)
     assert path.stat().st_mode & 0o077 == 0
+    path.unlink()
+    with pytest.raises(RefusalError, match="The keys of this server cannot be read") as refused:
+        ring.check(text)
+    assert refused.value.status == 503
     assert Keyring(None).check("") is None
 
 

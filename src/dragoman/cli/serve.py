@@ -17,7 +17,7 @@ Text = str | None
 
 Models = Annotated[
     list[Path],
-    typer.Argument(metavar="MODEL…", help="Run folders (their best checkpoints), checkpoint folders or bundles, one for each pair."),
+    typer.Argument(metavar="MODEL", help="Run folders (their best checkpoints), checkpoint folders or bundles, one for each pair."),
 ]
 Host = Annotated[Text, typer.Option("--host", help="The address to listen at; 0.0.0.0 is every one of this machine. Default: 127.0.0.1.")]
 Port = Annotated[Whole, typer.Option("--port", help="The port to listen at; 0 is any that is free. Default: 5000.")]
@@ -78,6 +78,7 @@ Split = Annotated[
     bool,
     typer.Option(
         "--split-sentences/--no-split-sentences",
+        show_default=False,
         help="Translate each sentence of a line by itself, as models of single sentences want it, or each line whole. Default: split.",
     ),
 ]
@@ -86,6 +87,7 @@ AccessLog = Annotated[
     bool,
     typer.Option(
         "--access-log/--no-access-log",
+        show_default=False,
         help="A line of JSON on standard error for each request: route, status, seconds, lengths; never text, key or address. Default: on.",
     ),
 ]

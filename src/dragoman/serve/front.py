@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dragoman.errors import DragomanError
 from dragoman.serve.answers import as_json, refused
 from dragoman.serve.engine import StoppedError
 from dragoman.serve.refusals import RefusalError, busy, internal
@@ -217,4 +218,6 @@ def _answer_to(error: Exception) -> ASGIApp:
     if isinstance(error, HTTPException):
         sentence = {404: "Not found", 405: "Method not allowed"}.get(error.status_code, str(error.detail))
         return refused(RefusalError(error.status_code, sentence, headers=error.headers))
+    if isinstance(error, DragomanError):  # a text that a model cannot take
+        return refused(RefusalError(400, f"Invalid request: {error}"))
     return refused(internal(error))

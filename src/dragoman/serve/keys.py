@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import logging
 import math
 import secrets
 import time
@@ -13,10 +14,11 @@ from typing import Any
 
 from dragoman.errors import DragomanError
 from dragoman.files import write_file
-from dragoman.serve.refusals import RefusalError
+from dragoman.serve.refusals import RefusalError, busy
 
 FORMAT_VERSION = 1
 _MINUTE = 60.0
+_log = logging.getLogger("dragoman")
 _CLIENTS = 10_000  # remembered, before those that have long been quiet are forgotten
 
 
@@ -105,7 +107,11 @@ class Keyring:
         except OSError:
             mark = (0, 0)
         if mark != self._read_at:
-            self._keys, self._read_at = read_keys(path), mark
+            try:
+                self._keys, self._read_at = read_keys(path), mark
+            except DragomanError as error:
+                _log.error("nobody may ask: %s", error)
+                raise busy("The keys of this server cannot be read", seconds=30) from None
 
 
 class Turnstile:
