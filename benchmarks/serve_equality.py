@@ -33,7 +33,9 @@ def main() -> int:
         found, loops = asyncio.run(ask_all(host, port, sentences, options.clients))
     other = [place for place, (one, two) in enumerate(zip(expected, found, strict=True)) if one != two and place not in loops]
     facts = {
-        "command": " ".join(["python", "benchmarks/serve_equality.py", "MODEL", *sys.argv[2:]]),
+        "command": " ".join(["python", "benchmarks/serve_equality.py", "MODEL", *sys.argv[2:]]).replace(
+            str(options.text), options.text.name
+        ),
         "date": time.strftime("%Y-%m-%d"),
         "sentences": len(sentences),
         "clients": options.clients,

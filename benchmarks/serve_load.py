@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     sentences = sentences_of(options.text, options.sentences)
     facts: dict[str, Any] = {
-        "command": " ".join(["python", "benchmarks/serve_load.py", "MODEL", *sys.argv[2:]]),
+        "command": " ".join(["python", "benchmarks/serve_load.py", "MODEL", *sys.argv[2:]]).replace(str(options.text), options.text.name),
         "date": time.strftime("%Y-%m-%d"),
     }
     if "throughput" not in options.skip:

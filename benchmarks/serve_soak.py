@@ -32,7 +32,7 @@ def main() -> int:
     with server(options.model) as (host, port, process):
         facts = asyncio.run(soak(host, port, process, sentences, 60 * options.minutes))
     facts = {
-        "command": " ".join(["python", "benchmarks/serve_soak.py", "MODEL", *sys.argv[2:]]),
+        "command": " ".join(["python", "benchmarks/serve_soak.py", "MODEL", *sys.argv[2:]]).replace(str(options.text), options.text.name),
         "date": time.strftime("%Y-%m-%d"),
         **facts,
     }

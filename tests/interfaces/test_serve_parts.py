@@ -89,7 +89,7 @@ def changed(text: str, change: Callable[[str], str]) -> str:
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_html_that_is_not_changed_is_the_same_to_a_reader(text: str) -> None:
     def plain(text: str) -> str:
         return html.unescape(" ".join(text.split()))
@@ -98,7 +98,7 @@ def test_html_that_is_not_changed_is_the_same_to_a_reader(text: str) -> None:
 
 
 @given(st.text(max_size=80))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_text_is_its_sentences_and_what_is_between_them(text: str) -> None:
     document = document_of(text, split=True)
     assert assembled(document, [sentence.text for sentence in sentences_of(document)]) == text
