@@ -60,6 +60,7 @@ def translate(
     glossary: ask.GlossaryFile = None,
     require: ask.Require = None,
     forbid: ask.Forbid = None,
+    tree: ask.OnlyTrees = False,
     ensemble: ask.Ensemble = None,
     diverse_groups: ask.DiverseGroups = 1,
     diversity: ask.Diversity = None,
@@ -95,6 +96,8 @@ def translate(
         hush()
     if scores and (as_json or n_best > 1):
         raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
+    if tree and (align is not None or prefix is not None):
+        raise UsageError(f"--tree with {'--align' if align is not None else '--prefix'}: a tree has the words of its line; leave one out")
     alignment = _alignment_file(align, align_layer, as_json)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
     used = [model, *(ensemble or ()), *filter(None, [glossary])]
