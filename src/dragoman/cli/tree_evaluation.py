@@ -1,5 +1,6 @@
 """``dragoman evaluate`` on a treebank: trees by a model, or trees that are there, scored by their brackets (Section 6.3)."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 RULES = "labelled brackets by the rules of evalb (COLLINS.prm)"
 
-_OF_TRANSLATIONS = {"reference": None, "pair": None, "metric": None, "tokenize": "13a", "lowercase": False, "html": None}
+_OF_TRANSLATIONS = {"reference": None, "pair": None, "metric": None, "tokenize": "13a", "lowercase": None, "html": None}
 """Options that mean nothing here, with their values when they are not given."""
 
 
@@ -29,7 +30,7 @@ def evaluate_trees(asked: Mapping[str, Any]) -> None:
     `dragoman evaluate`.
     """
     test: list[str] = asked["test"]
-    if given := [f"--{name.replace('_', '-')}" for name, usual in _OF_TRANSLATIONS.items() if asked[name] != usual]:
+    if given := [f"--{name.replace('_', '-')}" for name, usual in _OF_TRANSLATIONS.items() if (asked[name] or None) != usual]:
         raise UsageError(f"{', '.join(given)}: for translations, and {test[0]} is a treebank, scored by its brackets; leave it out")
     if other := [spec for spec in test if not is_treebank(spec)]:
         raise UsageError(f"--test {other[0]}: no treebank ({', '.join(SUFFIXES)}) beside one; evaluate them one by one")
@@ -73,8 +74,10 @@ def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree]) -> tuple[list[Tree],
 
 
 def _warn(report: "BracketReport") -> None:
-    for each in report.errors[:3]:
-        notify(f"sentence {each.number} does not count: {each.error}")
+    if report.errors:
+        count, all_of_them, first = len(report.errors), len(report.sentences), report.errors[0]
+        notice = "%d of %d sentences do not count, such as line %d: %s"
+        logging.getLogger("dragoman").warning(notice, count, all_of_them, first.number, first.error)
 
 
 def _figures(report: "BracketReport") -> dict[str, tuple[float | None, str]]:
