@@ -190,6 +190,11 @@ def test_a_batch_of_trees_is_each_by_itself_under_every_search() -> None:
             "bad.mrg, line 1: the tree that begins",
         ),
         (["train", "words-tree", "--train", "none.mrg", "--preset", "parsing-tiny", "--out", "r"], 1, "looked for none.mrg"),
+        (
+            ["train", "words-tree", "--train", "gold.mrg", "--preset", "parsing-tiny", "--set", "data.bpe_dropout=0.1", "--out", "r"],
+            2,
+            "bpe_dropout=0.1 is for tokenizer='bpe' only",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(
