@@ -73,7 +73,7 @@ def main() -> None:
 def write_treebanks(folder: Path, options: argparse.Namespace) -> list[Tree]:
     """train.mrg and valid.mrg in the folder; returns the trees of the test set, whose sentences are in neither."""
     choose = random.Random(options.seed)
-    trees = with_rare_words(made_trees(2 * options.trees + options.test, seed=options.seed), choose)
+    trees = with_rare_words(made_trees(2 * options.trees + options.test + 200, seed=options.seed), choose)
     train = [next(trees) for _ in range(options.trees)]
     valid = [next(trees) for _ in range(100)]
     for name, some in (("train", train), ("valid", valid)):
