@@ -79,7 +79,7 @@ def search(
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(tree=trees())
 def test_a_tree_is_restored_from_its_sequence_and_its_words(tree: Tree) -> None:
     restored = restore(linearise(tree), tree.words)
@@ -159,7 +159,7 @@ def test_how_many_trees_there_are() -> None:
     assert sum(is_tree((*tokens, END), 2) for tokens in content) == 2 + 12
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     words=st.lists(st.integers(1, 6), min_size=1, max_size=4),
@@ -183,7 +183,7 @@ def test_every_output_of_any_model_is_a_tree_over_the_words_of_its_sentence(
     assert alone[0].tokens == found[0][0].tokens
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), words=st.integers(1, 2))
 def test_what_is_a_tree_without_the_rule_is_the_same_with_it(seed: int, words: int) -> None:
     """Greedy search: at each step the most probable token is among those that the rule leaves."""

@@ -155,7 +155,7 @@ def test_a_tree_needs_room_and_a_whole_sentence() -> None:
 
 def test_a_batch_of_trees_is_each_by_itself_under_every_search() -> None:
     translator, choose = untrained(), random.Random(1)
-    lines = [" ".join(choose.choices(["ona", "bek", "tilu", "rem", "sova", "kip"], k=choose.randint(1, 9))) for _ in range(20)]
+    lines = [" ".join(choose.choices(["ona", "bek", "tilu", "rem", "sova", "kip"], k=choose.randint(1, 9))) for _ in range(10)]
     for settings in (SearchOptions(tree=True), SearchOptions(tree=True, diverse_groups=2)):
         together = translator.translate(lines, beam=4, options=settings)
         assert [translator.translate([line], beam=4, options=settings)[0].text for line in lines] == [each.text for each in together]
