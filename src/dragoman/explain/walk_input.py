@@ -1,0 +1,123 @@
+"""The walk, steps 1 to 3: from text to the first vectors (Sections 5.1, 3.4 and 3.5)."""
+
+import math
+
+import numpy as np
+
+from dragoman.explain import equations as again
+from dragoman.explain import mathml as m
+from dragoman.explain.answer import Explanation
+from dragoman.explain.record import Trace, recording, watched_call
+from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
+from dragoman.model.embedding import LearnedPositions, PositionalEncoding, sinusoids
+
+
+def tokens(found: Explanation, focus: Focus, stack: str) -> Step:
+    """Step 1: tokens and ids."""
+    tokenizer, source = found.bundle.source_tokenizer, found.source
+    _, text = tokenizer.split_tag(source.text, place="the text")
+    trace = Trace()
+    ids = watched_call(trace, tokenizer.encode, text)
+    twice = tokenizer.encode(tokenizer.decode(ids)) if tokenizer.kind == "bpe" else ids
+    differ = sum(one != other for one, other in zip(ids, twice, strict=False)) + abs(len(ids) - len(twice))
+    rows = tuple((place, piece, token) for place, (piece, token) in enumerate(zip(source.pieces, source.ids, strict=True)))
+    kind = "byte pairs, learnt from the training text" if tokenizer.kind == "bpe" else "the pieces between its spaces"
+    return Step(
+        1, "Tokens and ids", "5.1", "",
+        f"The text becomes {len(source.ids)} ids of a vocabulary of {len(tokenizer):,} entries: {kind}. The last is the end token, which "
+        "the model needs to know where the text stops. From here on the model sees numbers alone.",
+        m.equation(f"n = {len(source.ids)} , V = {len(tokenizer):,}"),
+        (Table("The text in pieces", ("position", "piece", "id"), rows),),
+        (Check("ids, decoded to text and encoded again", len(ids), len(ids) - differ, differ, len(ids)),),
+        lines_of(trace, "tokenizer.ids"),
+    )  # fmt: skip
+
+
+def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
+    """Step 2: embedding times √d_model."""
+    place = focus.source
+    token, piece = found.source.ids[place], found.source.pieces[place]
+    name = f"{stack}.embedding.embedded"
+    ours = found.trace.array(name)  # (T, D)
+    module = found.bundle.model.get_submodule(f"{stack}.embedding")
+    row = again.exact(module.weight[token].detach().cpu().numpy())  # type: ignore[index, union-attr]
+    scale = float(module.scale)  # type: ignore[arg-type]
+    d_model = ours.shape[-1]
+    rows = (("the row of the matrix", *first_numbers(row)), (f"times {scale:.4f}", *first_numbers(ours[place])))
+    size = f"√{d_model}" if math.isclose(scale, math.sqrt(d_model)) else f"{scale:.4g}"
+    return Step(
+        2, "Embedding, times √d_model", "3.4", "",
+        f"Each id picks a row of d_model = {d_model} learnt numbers, multiplied by √d_model so that it stands beside the positions that "
+        f"are added next. Here it is the row of {piece.strip() or piece!r}, id {token}.",
+        m.equation(f"x_{{{place}}} = E_{{{token}}} · {size} = E_{{{token}}} · {scale:.4f}"),
+        (Table(f"The first numbers of the vector of {piece!r}", ("", *(f"[{i}]" for i in range(6))), rows),),
+        (Check.of("the whole vector", ours[place], row * scale),),
+        lines_of(found.trace, name), name,
+    )  # fmt: skip
+
+
+def positions(found: Explanation, focus: Focus, stack: str) -> Step:
+    """Step 3: positions."""
+    place, module = focus.source, found.bundle.model.get_submodule(f"{stack}.positions")
+    name = f"{stack}.positions.summed"
+    if not isinstance(module, PositionalEncoding | LearnedPositions):
+        return _rotary(found, focus, stack)
+    before, after = found.trace.array(f"{stack}.embedding.embedded")[place], found.trace.array(name)[place]
+    d_model, trace = len(after), Trace()
+    if isinstance(module, LearnedPositions):
+        added = again.exact(module.weight[place].detach().cpu().numpy())  # type: ignore[index]
+        prose = "This model has learnt a vector for each position, as in row (E) of Table 3, and adds it to the embedding."
+        equation = m.equation("x_pos + P_pos")
+    else:
+        concatenated = found.bundle.config.model.positions == "sinusoidal-concat"
+        with recording(trace):
+            sinusoids(place + 1, d_model, concatenated=concatenated)
+        added = again.sinusoid(place, d_model, concatenated=concatenated)
+        prose = (
+            "Attention does not know which token came first, so each position has a pattern of sines and cosines, added to the embedding. "
+            "Their wavelengths grow from 2π to nearly 10000 · 2π; a shift by k is the same rotation everywhere. "
+            f"The token stands at position {place}, counted from 0."
+        )
+        equation = _sinusoids(d_model)
+    rows = (
+        ("embedding", *first_numbers(before)),
+        ("PE", *first_numbers(added)),
+        ("sum", *first_numbers(after)),
+    )
+    table = Table(f"The first numbers at position {place}", ("", *(f"[{i}]" for i in range(6))), rows)
+    return Step(
+        3, "Positions", "3.5", "", prose, equation, (table,), (Check.of("embedding + PE", after, again.exact(before) + added),),
+        (*lines_of(trace, "embedding.angles", "embedding.encoding"), *lines_of(found.trace, name)), name,
+    )  # fmt: skip
+
+
+def _sinusoids(d_model: int) -> str:
+    angle = f"pos/10000^{{2 i ∕ {d_model}}}"
+    return m.equation(f"PE_{{pos , 2 i}} = sin({angle}) , PE_{{pos , 2 i + 1}} = cos({angle})")
+
+
+def _rotary(found: Explanation, focus: Focus, stack: str) -> Step:
+    """Step 3 where no vector is added: heads are rotated instead."""
+    name = f"{stack}.{focus.layer}.self.rotary.turned"
+    queries, model = found.trace.array(f"{stack}.{focus.layer}.self.queries"), found.bundle.config.model  # (T, H·K)
+    own = again.exact(queries[focus.source]).reshape(model.n_heads, -1)[focus.head]  # (K,)
+    ours = found.trace.array(f"{stack}.{focus.layer}.self.head_queries")[focus.head, focus.source]
+    angles = [focus.source / 10_000 ** (2 * i / len(own)) for i in range(len(own) // 2)]
+    turned = [
+        value
+        for i, angle in enumerate(angles)
+        for value in (
+            own[2 * i] * math.cos(angle) - own[2 * i + 1] * math.sin(angle),
+            own[2 * i] * math.sin(angle) + own[2 * i + 1] * math.cos(angle),
+        )
+    ]
+    checks = () if model.qk_norm else (Check.of("the rotated query", ours, np.array(turned)),)
+    rows = (("query", *first_numbers(own)), ("rotated", *first_numbers(ours)))
+    return Step(
+        3, "Positions", "3.5", "",
+        "This model departs from the paper: no position is added. In each head the pairs of numbers of queries and keys are rotated "
+        "instead, by the angles of the paper's sinusoids, so that their product depends on the distance of two tokens.",
+        _sinusoids(len(own)),
+        (Table(f"A query at position {focus.source}", ("", *(f"[{i}]" for i in range(6))), rows),),
+        checks, lines_of(found.trace, name), name,
+    )  # fmt: skip
