@@ -14,13 +14,13 @@ _HEADS = 5
 
 def summary(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> str:
     """All of it as lines of text."""
-    best = found.beams.candidates[found.chosen]
-    lines = [
-        f"text         {_plain(found.source.text)}",
-        f"pieces       {' | '.join(map(_plain, found.source.pieces))}",
-        f"translation  {_plain(found.target.side.text)}",
-        f"             score {best.hypothesis.score:.4f}, log P {best.hypothesis.log_probability:.4f}, length penalty {best.penalty:.4f}",
-    ]
+    lines = [f"text         {_plain(found.source.text)}", f"pieces       {' | '.join(map(_plain, found.source.pieces))}"]
+    if found.beams is not None:
+        best = found.beams.candidates[found.chosen]
+        scores = f"score {best.hypothesis.score:.4f}, log P {best.hypothesis.log_probability:.4f}, length penalty {best.penalty:.4f}"
+        lines += [f"translation  {_plain(found.target.side.text)}", f"             {scores}"]
+    else:
+        lines.append(f"log P        {found.target.token_scores.sum():.4f}")
     if found.source.unknown:
         unknown = ", ".join(_plain(found.source.pieces[place]) for place in found.source.unknown)
         lines.append(f"             not in the vocabulary: {unknown}")
@@ -49,14 +49,14 @@ def _tokens(found: "Explanation") -> list[str]:
 
 
 def _candidates(found: "Explanation") -> list[str]:
-    if len(found.beams.candidates) == 1:
+    if found.beams is None or len(found.beams.candidates) == 1:
         return []
     from dragoman.explain.page_search import why_behind
 
     rows = [("", "score", "log P", "translation", "")]
     for rank, each in enumerate(found.beams.candidates, start=1):
         scores = (f"{each.hypothesis.score:.4f}", f"{each.hypothesis.log_probability:.4f}")
-        rows.append((str(rank), *scores, _plain(each.text), why_behind(found, each)))
+        rows.append((str(rank), *scores, _plain(each.text), why_behind(found, found.beams, each)))
     return _aligned(rows)
 
 
@@ -75,10 +75,9 @@ def _heads(found: "Explanation") -> list[str]:
 
 def _walk(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> list[str]:
     source, target = found.source.pieces[focus.source], found.target.side.pieces[focus.target]
-    head = (
-        f"the walk through the paper: layer {focus.layer + 1}, head {focus.head + 1}, "
-        f"text token {focus.source + 1} ({_plain(source)}), translation token {focus.target + 1} ({_plain(target)})"
-    )
+    head = f"the walk through the paper: layer {focus.layer + 1}, head {focus.head + 1}, text token {focus.source + 1} ({_plain(source)})"
+    if found.beams is not None:
+        head += f", translation token {focus.target + 1} ({_plain(target)})"
     rows = [("", "step", "section", "model", "again", "difference", "of")]
     for step in steps:
         place = step.section + (f" ({step.equation})" if step.equation else "")

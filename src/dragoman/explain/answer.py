@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from dragoman.bundle import Bundle
 from dragoman.data.tokenizer import Tokenizer
@@ -21,8 +22,8 @@ from dragoman.decoding.beam import check_alpha
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError, UsageError
 from dragoman.explain.beams import BeamRecord, search_beams
-from dragoman.explain.record import Trace, plain_copy, recording
-from dragoman.model import Transformer
+from dragoman.explain.record import Trace, modules_of, plain_copy, recording
+from dragoman.model import LanguageModel, MaskedLanguageModel, Transformer
 
 Weights = NDArray[np.float32]
 KINDS = {"encoder": ("encoder", "self"), "decoder": ("decoder", "self"), "cross": ("decoder", "cross")}
@@ -92,11 +93,20 @@ class Explanation:
     bundle: Bundle
     source: Side
     target: Scored
-    beams: BeamRecord
+    beams: BeamRecord | None  # of a model that translates
     chosen: int
     reference: Scored | None
     trace: Trace
     timing_ms: dict[str, float] = field(default_factory=dict)
+
+    def module(self, path: str) -> nn.Module:
+        """The module of a place in the model, by its names as in `modules_of`."""
+        return next(module for place, module in modules_of(self.bundle.model) if place == path)
+
+    @property
+    def logits(self) -> str:
+        """The name of the logits in the trace."""
+        return "biased" if "biased" in self.trace else "output.logits"
 
     @property
     def kinds(self) -> list[str]:
@@ -115,7 +125,7 @@ class Explanation:
 
     def queries(self, kind: str) -> tuple[str, ...]:
         """What the rows of a kind of attention stand for: the decoder's are the tokens that it has just read, the start token first."""
-        return self.source.pieces if kind == "encoder" else self.read if kind == "decoder" else self.target.side.pieces
+        return {"encoder": self.source.pieces, "decoder": self.read, "cross": self.target.side.pieces}[kind]
 
     def keys(self, kind: str) -> tuple[str, ...]:
         """What the columns of a kind of attention stand for."""
@@ -134,26 +144,26 @@ class Explanation:
         reference = self.reference
         return {
             "model": {
-                "languages": [config.data.source, config.data.target], "step": self.bundle.info.get("step"),
+                "architecture": model.architecture, "languages": [config.data.source, config.data.target],
+                "step": self.bundle.info.get("step"),
                 "layers": {kind: self.layers(kind) for kind in self.kinds}, "heads": model.n_heads, "d_model": model.d_model,
                 "norm": model.norm_place, "positions": model.positions,
             },
             "source": self.source.record(),
-            "beam": self.beams.beam,
-            "alpha": self.beams.alpha,
-            "candidates": self._candidates(),
-            "chosen": self.chosen,
+            **self._search(),
             "steps": self.target.steps(tokenizer, top_k),
             "reference": None if reference is None else {**reference.side.record(), "steps": reference.steps(tokenizer, top_k)},
-            "beam_tree": self.beams.record(tokenizer),
             "attention": {kind: eight_bits(self.weights(kind)) for kind in (self.kinds if kinds is None else kinds)},
             "walk": self.names(),
             "timing_ms": {name: round(value, 3) for name, value in self.timing_ms.items()},
         }  # fmt: skip
 
-    def _candidates(self) -> list[dict[str, Any]]:
-        tokenizer = self.bundle.target_tokenizer
-        return [
+    def _search(self) -> dict[str, Any]:
+        """As JSON; nothing of a model that does not translate."""
+        if self.beams is None:
+            return {}
+        tokenizer, beams = self.bundle.target_tokenizer, self.beams
+        candidates = [
             {
                 "text": each.text,
                 "pieces": [tokenizer.token(token) for token in each.hypothesis.tokens],
@@ -165,8 +175,10 @@ class Explanation:
                 "path": list(each.path),
                 "behind_from": each.behind_from,
             }
-            for each in self.beams.candidates
+            for each in beams.candidates
         ]
+        tree = beams.record(tokenizer)
+        return {"beam": beams.beam, "alpha": beams.alpha, "candidates": candidates, "chosen": self.chosen, "beam_tree": tree}
 
     def names(self) -> list[dict[str, Any]]:
         """Every tensor of the pass that a tagged line made, with its shape, its place in the paper and the line."""
@@ -223,16 +235,25 @@ def explain(
     reference: str | None = None,
     chosen: int = 0,
 ) -> Explanation:
-    """Translates a text as `Translator` does, and looks at the pass that gives the ``chosen`` of the candidates, the best unless asked for.
+    """Looks at a model at work on a text; the model is left as it was.
 
-    ``beam`` and ``alpha`` are the model's own when not given; ``target_prefix`` is what the translation must begin with; a ``reference`` is
-    a translation to compare with, token by token. The model is left as it was. Raises DragomanError for a text that is empty, lacks a
-    language tag or is longer than the model takes, UsageError for settings that cannot be.
+    Of a model that translates: translates as `Translator` does, and looks at the pass that gives the ``chosen`` of the candidates, the
+    best unless asked for. ``beam`` and ``alpha`` are the model's own when not given; ``target_prefix`` is what the translation must begin
+    with; a ``reference`` is a translation to compare with, token by token. Of a decoder-only model: how each token of the text follows from
+    those before; of an encoder-only one: what it puts at each place, and where ``<mask>`` stands in the text. Raises DragomanError for a
+    text that is empty, lacks a language tag or is longer than the model takes, UsageError for settings that cannot be.
     """
-    decoding, model = bundle.config.decoding, bundle.model
+    clock = _Clock()
+    if not isinstance(bundle.model, Transformer):
+        if target_prefix or reference is not None or chosen or (beam, alpha, max_length) != (None, None, None):
+            raise UsageError(
+                f"the model is {bundle.config.model.architecture} and translates nothing: leave beam, alpha, max-length, target-prefix, "
+                "reference and candidate out"
+            )
+        return _of_one_text(bundle, bundle.model, text, clock)
+    decoding, bos = bundle.config.decoding, bundle.target_tokenizer.bos
     beam, alpha = decoding.beam if beam is None else beam, decoding.alpha if alpha is None else alpha
     check_alpha(alpha)
-    clock = _Clock()
     source = _source(bundle, text)
     given = None if reference is None else _target(bundle, reference, "the reference")
     clock.lap("tokenize")
@@ -242,13 +263,44 @@ def explain(
     clock.lap("search")
     candidate = beams.candidates[chosen]
     target = Side.of(candidate.text, candidate.hypothesis.tokens, bundle.target_tokenizer)
-    trace, plain = Trace(), plain_copy(model)
+    trace, plain = Trace(), plain_copy(bundle.model)
     with torch.inference_mode():
         with recording(trace, plain):
-            scored = _scored(plain, source, target, bundle.target_tokenizer.bos)
+            scored = _scored(plain, source, target, bos)
         clock.lap("trace")
-        compared = None if given is None else _scored(plain, source, given, bundle.target_tokenizer.bos)
+        compared = None if given is None else _scored(plain, source, given, bos)
     return Explanation(bundle, source, scored, beams, chosen, compared, trace, clock.laps)
+
+
+def _of_one_text(bundle: Bundle, model: LanguageModel | MaskedLanguageModel, text: str, clock: "_Clock") -> Explanation:
+    """Of a model of one sequence: what it makes of the text itself, between start and end tokens."""
+    tokenizer = bundle.target_tokenizer
+    whole = [tokenizer.bos, *_masked(tokenizer, text, isinstance(model, MaskedLanguageModel)), tokenizer.eos]
+    read = whole[:-1] if isinstance(model, LanguageModel) else whole
+    target = whole[1:] if isinstance(model, LanguageModel) else whole
+    sides = [_checked(bundle, Side.of(text, ids, tokenizer), "the text") for ids in (read, target)]
+    clock.lap("tokenize")
+    trace, plain = Trace(), plain_copy(model)
+    with torch.inference_mode(), recording(trace, plain):
+        ids = torch.tensor([read], device=plain.output.weight.device)  # (1, T)
+        if isinstance(plain, LanguageModel):
+            hidden = plain.hidden(ids)  # (1, T, D)
+        else:
+            hidden = plain.transform(plain.encode(ids, torch.ones_like(ids, dtype=torch.bool)))
+        log_probs = plain.project(hidden).float().log_softmax(-1)  # (1, T, V)
+    clock.lap("trace")
+    scored = Scored(sides[1], hidden[0].float().cpu().numpy(), log_probs[0].cpu().numpy())
+    return Explanation(bundle, sides[0], scored, None, 0, None, trace, clock.laps)
+
+
+def _masked(tokenizer: Tokenizer, text: str, masks: bool) -> list[int]:
+    """The ids of a text, for a masked language model with its mask wherever ``<mask>`` stands."""
+    if not text.strip():
+        raise DragomanError("the text is empty, so there is nothing to explain; give a sentence")
+    if not masks or tokenizer.mask is None:
+        return tokenizer.encode(text)
+    first, *others = (tokenizer.encode(part) for part in text.split("<mask>"))
+    return first + [token for part in others for token in (tokenizer.mask, *part)]
 
 
 class _Clock:

@@ -24,7 +24,7 @@ LEAST = 0.02
 """Weights below are not drawn: lines that nobody can see."""
 
 _SIZE = 15  # of the letters
-_PITCH = 27  # from one token to the next
+_NEAREST, _FARTHEST, _ROOM = 27, 46, 900  # from one token to the next, at least and at most; what all of them may take
 _HEIGHT = 200  # of the lines
 _WIDEST = 150  # of a label
 _STYLE = (
@@ -57,12 +57,13 @@ def attention_svg(
         raise ValueError(f"weights of shape {weights.shape} for {len(queries)} queries and {len(keys)} keys; give (heads, queries, keys)")
     shown = list(range(len(weights))) if heads is None else list(heads)
     above, below = _room(queries), _room(keys)
-    left = _PITCH
-    width = 2 * left + _PITCH * max(len(queries), len(keys))
+    count = max(len(queries), len(keys))
+    pitch = max(_NEAREST, min(_FARTHEST, _ROOM // count))
+    width = pitch * (count + 2)
     top, bottom = above + 14, above + 14 + _HEIGHT
     height = bottom + 14 + below
     parts = [_head(title, width, height, alone), f"<desc>{escaped(_description(shown, token, queries))}</desc>"]
-    xs = [left + _PITCH * (place + 0.5) for place in range(max(len(queries), len(keys)))]
+    xs = [pitch * (place + 1.5) for place in range(count)]
     marks = _marks(weights, shown, token, xs, bottom) if token is not None else []
     parts += marks
     for place, piece in enumerate(queries):
@@ -97,7 +98,7 @@ def _said(weights: Weights, heads: Sequence[int], place: int, queries: Sequence[
 
 
 def _lines(weights: Weights, heads: Sequence[int], place: int, xs: Sequence[float], top: float, bottom: float) -> list[str]:
-    step = min(3.0, (_PITCH - 8) / max(len(heads), 1))
+    step = min(3.0, (_NEAREST - 8) / max(len(heads), 1))
     lines = []
     for number, head in enumerate(heads):
         shift = (number - (len(heads) - 1) / 2) * step
@@ -112,7 +113,7 @@ def _lines(weights: Weights, heads: Sequence[int], place: int, xs: Sequence[floa
 
 def _marks(weights: Weights, heads: Sequence[int], token: int, xs: Sequence[float], bottom: float) -> list[str]:
     """Below the lines, for each key a box in the colour of each head, as strong as its weight."""
-    size = min(9.0, (_PITCH - 4) / max(len(heads), 1))
+    size = min(9.0, (_NEAREST - 4) / max(len(heads), 1))
     return [
         f'<rect class="h{head}" x="{xs[key] + (number - len(heads) / 2) * size:.1f}" y="{bottom + 1:.0f}" width="{size:.1f}" height="9" '
         f'fill="{colour(head)}" fill-opacity="{float(weights[head, token, key]):.2f}"/>'
@@ -165,12 +166,20 @@ def _room(pieces: Sequence[str]) -> float:
 
 def matrix_png(weights: NDArray[Any]) -> str:
     """Weights (Tq, Tk) as the address of a picture of one pixel each: one blue, as strong as the square root of the weight."""
-    strength = np.sqrt(np.clip(weights, 0, 1)) * 255
-    pixels: NDArray[np.uint8] = np.empty((*weights.shape, 4), np.uint8)
-    pixels[..., :3] = (37, 99, 235)
-    pixels[..., 3] = np.rint(strength)
+    return _png(np.sqrt(np.clip(weights, 0, 1)))
+
+
+def signed_png(values: NDArray[Any]) -> str:
+    """Numbers between -1 and 1 as the address of a picture of one pixel each: blue above 0, orange below, as strong as they are large."""
+    return _png(np.clip(values, -1, 1))
+
+
+def _png(strength: NDArray[Any]) -> str:
+    pixels: NDArray[np.uint8] = np.empty((*strength.shape, 4), np.uint8)
+    pixels[..., :3] = np.where(strength[..., None] < 0, (217, 119, 6), (37, 99, 235))
+    pixels[..., 3] = np.rint(np.abs(strength) * 255)
     rows = np.concatenate([np.zeros((len(pixels), 1), np.uint8), pixels.reshape(len(pixels), -1)], 1)  # a byte before each row: no filter
-    height, width = weights.shape
+    height, width = strength.shape
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)),
         (b"IDAT", zlib.compress(rows.tobytes(), 9)),

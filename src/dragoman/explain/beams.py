@@ -87,7 +87,7 @@ def search_beams(bundle: Bundle, ids: Sequence[int], *, beam: int, alpha: float,
     """
     target, place = bundle.target_tokenizer, "the target prefix"
     trace = Trace()
-    watched = _WatchedStep(step_of(bundle.model), trace, beam=beam, eos=target.eos)
+    watched = _WatchedStep(step_of(bundle.encoder_decoder), trace, beam=beam, eos=target.eos)
     spelling = cache(lambda: Spelling(target))
     search = Search(
         bundle, watched, longest=longest_taken(bundle.config), beam=beam, alpha=alpha, n_best=beam, max_length=max_length,

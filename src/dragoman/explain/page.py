@@ -10,7 +10,7 @@ from dragoman.explain.page_walk import walk_html
 from dragoman.explain.steps import Focus, Step
 from dragoman.html import escaped
 
-NAMES = {
+_NAMES = {
     "encoder": "The text looks at itself",
     "decoder": "The translation looks at itself",
     "cross": "The translation looks at the text",
@@ -21,14 +21,16 @@ _FEW = 48
 
 def explanation_page(found: Explanation, focus: Focus, steps: Sequence[Step]) -> str:
     """The page: translation, attention, search, and the walk at the chosen layer, head and tokens."""
-    title = f"{found.source.text} → {found.target.side.text}"
-    sections = (
-        ("Translation", _translation(found)),
+    title = found.source.text if found.beams is None else f"{found.source.text} → {found.target.side.text}"
+    sections = [
+        ("Text", _text(found)) if found.beams is None else ("Translation", _translation(found)),
         ("Attention", _attention(found, focus)),
-        ("Search", f'{candidates(found)}\n<div class="wide">{tree_svg(found)}</div>'),
         ("Tokens", _tokens(found)),
         ("Walk through the paper", f"<p>{escaped(_where(found, focus))}</p>\n{walk_html(steps)}"),
-    )
+    ]
+    if found.beams is not None:
+        search = f'{candidates(found, found.beams)}\n<div class="wide">{tree_svg(found, found.beams)}</div>'
+        sections.insert(2, ("Search", search))
     links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name, _ in sections)
     body = "\n".join(f'<section id="{_anchor(name)}">\n<h2>{name}</h2>\n{content}\n</section>' for name, content in sections)
     return (
@@ -49,22 +51,39 @@ def _anchor(name: str) -> str:
 
 
 def _where(found: Explanation, focus: Focus) -> str:
+    target = (
+        ""
+        if found.beams is None
+        else (f", and of the translation's token {focus.target + 1}, {shown_piece(found.target.side.pieces[focus.target])!r}")
+    )
     return (
         f"Numbers are those of layer {focus.layer + 1}, head {focus.head + 1}; of the text's token {focus.source + 1}, "
-        f"{shown_piece(found.source.pieces[focus.source])!r}, and of the translation's token {focus.target + 1}, "
-        f"{shown_piece(found.target.side.pieces[focus.target])!r}. Each is computed a second time, in NumPy, from the numbers before it."
+        f"{shown_piece(found.source.pieces[focus.source])!r}{target}. Each is computed a second time, in NumPy, from the numbers before it."
     )
 
 
-def _translation(found: Explanation) -> str:
-    data, info = found.bundle.config.data, found.bundle.info
+def kind_name(found: Explanation, kind: str) -> str:
+    """A kind of attention in words; the decoder of a model of one text looks at the text itself."""
+    return _NAMES["encoder" if found.beams is None else kind]
+
+
+def _facts(found: Explanation) -> str:
+    data, info, model = found.bundle.config.data, found.bundle.info, found.bundle.config.model
     languages = " → ".join(filter(None, (data.source, data.target)))
     step = f"step {info['step']:,}" if isinstance(info.get("step"), int) else ""
-    model = found.bundle.config.model
-    facts = ", ".join(filter(None, (languages, step, f"d_model {model.d_model}", f"{model.n_heads} heads")))
+    facts = ", ".join(filter(None, (languages, step, model.architecture, f"d_model {model.d_model}", f"{model.n_heads} heads")))
+    return f'<p class="facts">{escaped(facts)}</p>'
+
+
+def _text(found: Explanation) -> str:
+    return f'{_facts(found)}\n<p class="said target" dir="auto">{escaped(found.source.text)}</p>\n{tinted(found.target)}'
+
+
+def _translation(found: Explanation) -> str:
+    data = found.bundle.config.data
     reference = f'<p class="said" dir="auto"><small>reference</small> {escaped(found.reference.side.text)}</p>' if found.reference else ""
     return (
-        f'<p class="facts">{escaped(facts)}</p>\n<p class="said" dir="auto"{_lang(data.source)}>{escaped(found.source.text)}</p>\n'
+        f'{_facts(found)}\n<p class="said" dir="auto"{_lang(data.source)}>{escaped(found.source.text)}</p>\n'
         f"{pieces(found)}\n"
         f'<p class="said target" dir="auto"{_lang(data.target)}>{escaped(found.target.side.text)}</p>\n{tinted(found.target)}\n{reference}'
     )
@@ -96,17 +115,20 @@ def _kind(found: Explanation, focus: Focus, kind: str) -> str:
         f'<label style="color:{colour(head)}"><input type="checkbox" id="{kind}-head-{head}" checked> head {head + 1}</label>'
         for head in range(weights.shape[1])
     )
+    name = kind_name(found, kind)
     figures = "".join(
-        f'<figure class="wide layer-{layer}">{_figure(weights[layer], queries, keys, f"{NAMES[kind]}, layer {layer + 1}")}</figure>'
+        f'<figure class="wide layer-{layer}">{_figure(weights[layer], queries, keys, f"{name}, layer {layer + 1}")}</figure>'
         for layer in layers
     )
-    one = _figure(weights[at], queries, keys, f"{NAMES[kind]}, from one token", token)
+    one = _figure(weights[at], queries, keys, f"{name}, from one token", token)
     rules = [f".{kind}:has(#{kind}-{layer}:checked) .layer-{layer}{{display:block}}" for layer in layers]
     rules += [f".{kind}:has(#{kind}-head-{head}:not(:checked)) .h{head}{{display:none}}" for head in range(weights.shape[1])]
+    alone = f"From {shown_piece(queries[token])} alone, layer {at + 1}"
     return (
-        f'<div class="kind {kind}">\n<h3>{escaped(NAMES[kind])}</h3>\n<style>{"".join(rules)}</style>\n'
-        f"<fieldset><legend>Layer</legend>{radios}</fieldset>\n<fieldset><legend>Heads</legend>{boxes}</fieldset>\n{figures}\n"
-        f'<figure class="wide"><figcaption>From {escaped(shown_piece(queries[token]))} alone, layer {at + 1}</figcaption>{one}</figure>\n'
+        f'<div class="kind {kind}">\n<h3>{escaped(name)}</h3>\n<style>{"".join(rules)}</style>\n'
+        f"<fieldset><legend>Layer</legend>{radios}</fieldset>\n<fieldset><legend>Heads</legend>{boxes}</fieldset>\n"
+        f'<div class="figures">{figures}\n'
+        f'<figure class="wide"><figcaption>{escaped(alone)}</figcaption>{one}</figure></div>\n'
         f"{_grid(found, kind)}\n</div>"
     )
 
@@ -133,7 +155,7 @@ def _grid(found: Explanation, kind: str) -> str:
 
 def _tokens(found: Explanation) -> str:
     note = "<p>Entropy is in nats: 0 is no doubt at all. What else: the next most probable tokens, after what stands before them.</p>"
-    parts = [note, token_steps(found, found.target, "The translation, token by token")]
+    parts = [note, token_steps(found, found.target, f"The {'text' if found.beams is None else 'translation'}, token by token")]
     if found.reference:
         parts.append(token_steps(found, found.reference, "The reference, token by token"))
     return "\n".join(parts)

@@ -31,7 +31,7 @@ def pieces(found: Explanation) -> str:
     return f'<p class="tokens" dir="auto">{" ".join(parts)}</p>'
 
 
-def candidates(found: Explanation) -> str:
+def candidates(found: Explanation, beams: BeamRecord) -> str:
     """The finished hypotheses, and in words why each is not the first."""
     rows = [
         (
@@ -41,17 +41,17 @@ def candidates(found: Explanation) -> str:
             f"{each.hypothesis.log_probability:.4f}",
             f"{each.penalty:.4f}",
             len(each.hypothesis.tokens),
-            why_behind(found, each),
+            why_behind(found, beams, each),
         )
-        for rank, each in enumerate(found.beams.candidates, start=1)
+        for rank, each in enumerate(beams.candidates, start=1)
     ]
     heading = ("rank", "text", "score", "log P", "lp", "tokens", "")
-    return table(f"Finished hypotheses, score = log P / lp, α = {found.beams.alpha:g}", heading, rows, written=True)
+    return table(f"Finished hypotheses, score = log P / lp, α = {beams.alpha:g}", heading, rows, written=True)
 
 
-def why_behind(found: Explanation, candidate: Candidate) -> str:
+def why_behind(found: Explanation, beams: BeamRecord, candidate: Candidate) -> str:
     """Why a candidate is behind the best, in words."""
-    best = found.beams.candidates[0]
+    best = beams.candidates[0]
     if candidate is best:
         return "the best"
     if candidate.behind_from is None:
@@ -61,9 +61,9 @@ def why_behind(found: Explanation, candidate: Candidate) -> str:
     return f"less probable from token {candidate.behind_from + 1} on, {shown_piece(piece)!r}"
 
 
-def tree_svg(found: Explanation) -> str:
+def tree_svg(found: Explanation, beams: BeamRecord) -> str:
     """What the search kept and what it let go, step by step; the way of the chosen candidate stands out."""
-    beams, tokenizer = found.beams, found.bundle.target_tokenizer
+    tokenizer = found.bundle.target_tokenizer
     way = dict(enumerate(beams.candidates[found.chosen].path))
     rows = max((len(step) for step in beams.tree), default=0)
     width, height = _BOX * len(beams.tree) + 40, _LINE * rows + 34

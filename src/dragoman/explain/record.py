@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dragoman.model.attention import MultiHeadAttention, ScaledDotProductAttention
-from dragoman.model.layers import DecoderLayer, EncoderLayer
+from dragoman.model.transformer import LanguageModel
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -130,10 +130,10 @@ def recording(trace: Trace, model: nn.Module | None = None, *, files: Sequence[s
     """While the block runs, what tagged lines make goes into the trace, with names by the modules of ``model``.
 
     ``files`` are those below the package whose lines count; all where none are given. What no line with a tag makes comes from hooks:
-    inputs of layers and of equation (1), outputs of norms and stacks. The numbers that are computed stay as they are, to the last bit.
+    inputs of stacks and of equation (1), outputs of norms and stacks. The numbers that are computed stay as they are, to the last bit.
     """
     names: dict[int, list[str]] = {}
-    for path, module in model.named_modules(remove_duplicate=False) if model is not None else ():
+    for path, module in modules_of(model) if model is not None else ():
         names.setdefault(id(module), []).append(path)
     watcher = _Watcher(trace, names, frozenset(str(PACKAGE / file) for file in files))
     with ExitStack() as stack:
@@ -142,6 +142,13 @@ def recording(trace: Trace, model: nn.Module | None = None, *, files: Sequence[s
         with watcher:
             yield
         watcher.finish()
+
+
+def modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module with its place, a shared one with each of its places. What a decoder-only model is made of stands below ``decoder``."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        inside = isinstance(model, LanguageModel) and path and path != "output"
+        yield f"decoder.{path}" if inside else path, module
 
 
 def watched_call(trace: Trace, function: Callable[Given, Returned], *given: Given.args, **named: Given.kwargs) -> Returned:
@@ -207,7 +214,8 @@ class _Watcher(TorchFunctionMode):
             frame = frame.f_back
 
     def _add(self, result: Tensor, frame: FrameType, line: Line) -> None:
-        owner = self._owner(frame)
+        # The matrix of an embedding may be the output's too, which is then what multiplies with it.
+        owner = "output" if frame.f_code.co_name == "logits" else self._owner(frame)
         key = Path(line.file).stem if owner is None else _short(owner)
         place = f"{key} {line.file}:{line.number}"
         if place in self.open and self.open[place][0] is not frame:
@@ -248,22 +256,15 @@ def _short(path: str) -> str:
 
 
 def _hooks(trace: Trace, model: nn.Module) -> Iterator[Any]:
-    """What no single line makes: inputs of layers, heads as equation (1) gets them, outputs of norms and of stacks."""
-    for path, module in model.named_modules():
-        short = _short(path)
-        if isinstance(module, EncoderLayer | DecoderLayer):
-            yield module.register_forward_pre_hook(partial(_input, trace, f"{short}.input"))
-        elif isinstance(module, ScaledDotProductAttention):
+    """What no single line makes: heads as equation (1) gets them, outputs of norms, what goes into a stack and leaves it."""
+    for path, module in modules_of(model):
+        short, (stack, _, name) = _short(path), path.partition(".")
+        if isinstance(module, ScaledDotProductAttention):
             yield module.register_forward_pre_hook(partial(_heads, trace, short))
-        elif (isinstance(module, nn.LayerNorm | nn.RMSNorm) and not path.endswith(("query_norm", "key_norm"))) or path in (
-            "encoder",
-            "decoder",
-        ):
+        elif stack in ("encoder", "decoder") and name in ("dropout", "final_norm"):
+            yield module.register_forward_hook(partial(_output, trace, f"{stack}.{'input' if name == 'dropout' else 'output'}"))
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and not path.endswith(("query_norm", "key_norm")):
             yield module.register_forward_hook(partial(_output, trace, f"{short}.output"))
-
-
-def _input(trace: Trace, name: str, module: nn.Module, given: Sequence[Any]) -> None:
-    trace.add(name, given[0])
 
 
 def _heads(trace: Trace, short: str, module: nn.Module, given: Sequence[Any]) -> None:
@@ -271,5 +272,5 @@ def _heads(trace: Trace, short: str, module: nn.Module, given: Sequence[Any]) ->
         trace.add(f"{short}.head_{name}", value)
 
 
-def _output(trace: Trace, name: str, module: nn.Module, given: Sequence[Any], output: Any) -> None:
-    trace.add(name, output[0] if isinstance(output, tuple) else output)
+def _output(trace: Trace, name: str, module: nn.Module, given: Sequence[Any], output: Tensor) -> None:
+    trace.add(name, output)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dragoman.errors import UsageError
 from dragoman.explain.answer import KINDS, Explanation
@@ -25,11 +25,12 @@ class Focus:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers of a step: a caption, a heading, and rows that begin with their name."""
+    """Numbers of a step: a caption, a heading, and rows that begin with their name. ``shares`` are columns of numbers between 0 and 1."""
 
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
+    shares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Check:
 class Step:
     """One step: what the paper says in our words, its equation with this model's sizes, this sentence's numbers, the lines that made them.
 
-    ``tensor`` is the name of what it is about in the trace, empty where no tensor is; ``picture`` is SVG, which JSON leaves out.
+    ``tensor`` is the name of what it is about in the trace, empty where no tensor is; ``picture`` is HTML, which JSON leaves out.
     """
 
     number: int
@@ -88,6 +89,21 @@ class Step:
             ],
             "tensor": self.tensor,
         }
+
+
+def layer_input(found: Explanation, stack: str, layer: int) -> NDArray[Any]:
+    """What goes into a layer (T, D): the embeddings, or what left the layer before."""
+    return found.trace.array(f"{stack}.input" if layer == 0 else layer_output(found, stack, layer - 1))
+
+
+def layer_output(found: Explanation, stack: str, layer: int) -> str:
+    """The name of what leaves a layer: its last sum, or with norms behind the sums the last norm."""
+    return f"{stack}.{layer}.norm{last_norm(found, stack, layer)}.{'summed' if found.bundle.config.model.norm_place == 'pre' else 'output'}"
+
+
+def last_norm(found: Explanation, stack: str, layer: int) -> int:
+    """The number of a layer's last norm."""
+    return 3 if f"{stack}.{layer}.norm3.output" in found.trace else 2
 
 
 def lines_of(trace: Trace, *names: str) -> tuple[Line, ...]:
@@ -158,7 +174,7 @@ def _target(found: Explanation, layer: int, source: int, wanted: str | None) -> 
     if wanted is not None:
         return find_token(target.pieces, target.text, wanted, "translation")
     if "cross" not in found.kinds:
-        return 0
+        return source  # of a model of one text: what is chosen at the place that is followed
     stack, name = KINDS["cross"]
     weights = found.trace.array(f"{stack}.{min(layer, found.layers('cross') - 1)}.{name}.weights").mean(0)  # (T, S)
     return int(weights[: max(len(weights) - 1, 1), source].argmax())

@@ -11,7 +11,8 @@ from dragoman.training.charts import Point
 def walk(found: Explanation, focus: Focus, *, rates: Sequence[Point] = ()) -> list[Step]:
     """The steps, by their numbers, that this kind of model has. ``rates`` are (step, learning rate) of the run, for its curve.
 
-    Steps 2 to 12 follow the token of the text through the encoder, steps 13 to 16 the token of the translation through the decoder.
+    Steps 2 to 12 follow the token of the text through the encoder, steps 13 to 16 the token of the translation through the decoder; in a
+    model of one text all follow its token through the one stack.
     """
     stack = found.kinds[0]
     steps = [
@@ -36,7 +37,7 @@ def walk(found: Explanation, focus: Focus, *, rates: Sequence[Point] = ()) -> li
         *steps,
         walk_output.projection(found, focus),
         walk_output.vocabulary_softmax(found, focus),
-        walk_output.beam_search(found, focus),
+        *([] if found.beams is None else [walk_output.beam_search(found, found.beams)]),
         walk_output.label_smoothing(found, focus),
         walk_output.learning_rate(found, rates),
         walk_output.regularisation(found, focus, stack),

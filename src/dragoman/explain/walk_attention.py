@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
+from dragoman.explain.attention import matrix_png
+from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, layer_input, lines_of
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.linear import Linear
 
@@ -17,13 +18,13 @@ _FIRST = ("", *(f"[{i}]" for i in range(6)))
 
 def attention_of(found: Explanation, stack: str, layer: int, name: str) -> MultiHeadAttention:
     """The module of an attention: ``name`` is self or cross."""
-    return cast(MultiHeadAttention, found.bundle.model.get_submodule(f"{stack}.layers.{layer}.{name}_attn"))
+    return cast(MultiHeadAttention, found.module(f"{stack}.layers.{layer}.{name}_attn"))
 
 
 def input_of(found: Explanation, stack: str, layer: int) -> NDArray[Any]:
     """What the self-attention of a layer gets (T, D): the layer's input, in a model with norms first its norm."""
-    at = f"{stack}.{layer}"
-    return found.trace.array(f"{at}.norm1.output" if found.bundle.config.model.norm_place == "pre" else f"{at}.input")
+    first = found.bundle.config.model.norm_place == "pre"
+    return found.trace.array(f"{stack}.{layer}.norm1.output") if first else layer_input(found, stack, layer)
 
 
 def again_linear(layer: Linear, x: NDArray[Any]) -> again.Numbers:
@@ -99,7 +100,7 @@ def mask(found: Explanation, focus: Focus, stack: str) -> Step:
     )
     return Step(
         6, "The mask", "3.2.3", "", prose,
-        m.equation('scores_{i j} = - ∞ "  for "  j > i'),
+        m.equation('scores_{i j} = {- ∞} "  for "  j > i'),
         (Table(f"What position {place} may attend to", ("key", "may"), rows),),
         (Check("pairs of positions that may or may not", int(may.sum()), int(wanted.sum()), float((may != wanted).sum()), may.size),),
         lines_of(found.trace, "decoder.causal", name, f"{stack}.{focus.layer}.self.blocked"), name if name in found.trace else "",
@@ -118,10 +119,16 @@ def softmax(found: Explanation, focus: Focus, stack: str) -> Step:
         "The exponentials of the scores, divided by their sum, are weights between 0 and 1 that add up to 1 in each row: how the token "
         "shares out its attention. The greatest score is subtracted first, which changes nothing but keeps the exponentials small.",
         m.equation("α_{i j} = {exp(s_{i j})}/{∑_k exp(s_{i k})}"),
-        (Table(f"Where {found.source.pieces[place]!r} looks", ("key", "score", "exp", "weight"), rows),),
+        (Table(f"Where {found.source.pieces[place]!r} looks", ("key", "score", "exp", "weight"), rows, ("weight",)),),
         (Check.of("all weights of the head", ours, again.softmax(again.exact(given), may)),),
-        lines_of(found.trace, f"{at}.weights"), f"{at}.weights",
+        lines_of(found.trace, f"{at}.weights"), f"{at}.weights", _matrix(ours, place),
     )  # fmt: skip
+
+
+def _matrix(weights: NDArray[Any], place: int) -> str:
+    side = min(320, 18 * len(weights))
+    picture = f'<img class="matrix" src="{matrix_png(weights)}" width="{side}" height="{side}" alt="the weights of the head">'
+    return f"<figure>{picture}<figcaption>The head's weights: row {place + 1} is the one beside</figcaption></figure>"
 
 
 def _may(found: Explanation, at: str, shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -141,13 +148,14 @@ def weighted_sum(found: Explanation, focus: Focus, stack: str) -> Step:
     rows = [
         (piece, float(weights[place, j]), *first_numbers(values[j], 4)) for j, piece in enumerate(found.source.pieces)
     ]  # fmt: skip
+    header = ("value of", "weight", *(f"[{i}]" for i in range(4)))
     total = ("sum", float(again.exact(weights[place]).sum()), *first_numbers(ours[place], 4))
     return Step(
         8, "The weighted sum of the values", "3.2.1", "1",
         f"The values of all tokens, each times its weight, are added up. The head's answer for {found.source.pieces[place].strip()!r} is a "
         "mixture of what the others give, mostly of those that it looks at.",
         m.equation(f"head = softmax({{Q K^T}}/√{values.shape[-1]}) V"),
-        (Table(f"Layer {focus.layer + 1}, head {head + 1}", ("value of", "weight", *(f"[{i}]" for i in range(4))), (*rows, total)),),
+        (Table(f"Layer {focus.layer + 1}, head {head + 1}", header, (*rows, total), ("weight",)),),
         (Check.of("the head's output for every token", ours, again.exact(weights) @ values),),
         lines_of(found.trace, f"{at}.heads"), f"{at}.heads",
     )  # fmt: skip
@@ -184,11 +192,11 @@ def masked_self_attention(found: Explanation, focus: Focus) -> Step:
     rows = tuple((piece, float(ours[place, j])) for j, piece in enumerate(found.read))
     return Step(
         13, "The decoder's own attention, masked", "3.2.3", "1",
-        f"The same equation over what has been said: the start token and the translation so far. The position that chooses "
+        f"The same equation over what has been said: the start token and what followed so far. The position that chooses "
         f"{found.target.side.pieces[place].strip()!r} has just read {found.read[place].strip()!r} and sees nothing behind it; its weights "
         "there are exactly 0.",
         m.equation(f"head = softmax(mask({{Q K^T}}/√{query.shape[-1]})) V"),
-        (Table(f"Decoder layer {layer + 1}, head {head + 1}, position {place}", ("key", "weight"), rows),),
+        (Table(f"Decoder layer {layer + 1}, head {head + 1}, position {place}", ("key", "weight"), rows, ("weight",)),),
         (Check.of("all weights of the head", ours, computed),),
         lines_of(found.trace, f"{at}.blocked", f"{at}.scores", f"{at}.weights"), f"{at}.weights",
     )  # fmt: skip
@@ -202,6 +210,7 @@ def cross_attention(found: Explanation, focus: Focus) -> Step:
     head, memory = min(focus.head, module.n_heads - 1), found.trace.array("encoder.output")  # (S, D)
     ours = found.trace.array(f"{at}.weights")  # (H, T, S)
     query, key = (again.exact(found.trace.array(f"{at}.head_{name}")[head]) for name in ("queries", "keys"))
+    shares = (f"head {head + 1}", "mean of heads")
     rows = tuple((piece, float(ours[head, place, j]), float(ours[:, place, j].mean())) for j, piece in enumerate(found.source.pieces))
     return Step(
         14, "The decoder looks at the text", "3.2.3", "1",
@@ -209,7 +218,7 @@ def cross_attention(found: Explanation, focus: Focus) -> Step:
         f"one for each of the {ours.shape[2]} tokens of the text. So the matrix has a row for each target token and a column for each "
         "source token. In the last layer it is often shifted by one; attention is no proof of cause.",
         m.equation("Q = Y W^Q , K = memory W^K , V = memory W^V"),
-        (Table(f"To say {found.target.side.pieces[place]!r} it looks at", ("source", f"head {head + 1}", "mean of heads"), rows),),
+        (Table(f"To say {found.target.side.pieces[place]!r} it looks at", ("source", *shares), rows, shares),),
         (
             Check.of("keys of the memory", found.trace.array(f"{at}.keys"), again_linear(module.w_k, memory)),
             Check.of("all weights of the head", ours[head], again.softmax(again.scores(query, key), _may(found, at, ours[head].shape))),

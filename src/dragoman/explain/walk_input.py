@@ -1,15 +1,18 @@
 """The walk, steps 1 to 3: from text to the first vectors (Sections 5.1, 3.4 and 3.5)."""
 
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
+from dragoman.explain.attention import signed_png
 from dragoman.explain.record import Trace, recording, watched_call
 from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
-from dragoman.model.embedding import LearnedPositions, PositionalEncoding, sinusoids
+from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, sinusoids
 
 
 def tokens(found: Explanation, focus: Focus, stack: str) -> Step:
@@ -37,18 +40,20 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 2: embedding times √d_model."""
     place = focus.source
     token, piece = found.source.ids[place], found.source.pieces[place]
-    name = f"{stack}.embedding.embedded"
+    name = _embedded(found, stack)
     ours = found.trace.array(name)  # (T, D)
-    module = found.bundle.model.get_submodule(f"{stack}.embedding")
+    module = cast(Embedding, found.module(f"{stack}.embedding"))
     row = again.exact(module.weight[token].detach().cpu().numpy())  # type: ignore[index, union-attr]
     scale = float(module.scale)  # type: ignore[arg-type]
     d_model = ours.shape[-1]
     rows = (("the row of the matrix", *first_numbers(row)), (f"times {scale:.4f}", *first_numbers(ours[place])))
+    scaled = ", multiplied by √d_model so that it stands beside the positions that are added next"
+    if scale == 1:
+        scaled = ", which this model, unlike the paper, does not multiply by √d_model"
     size = f"√{d_model}" if math.isclose(scale, math.sqrt(d_model)) else f"{scale:.4g}"
     return Step(
         2, "Embedding, times √d_model", "3.4", "",
-        f"Each id picks a row of d_model = {d_model} learnt numbers, multiplied by √d_model so that it stands beside the positions that "
-        f"are added next. Here it is the row of {piece.strip() or piece!r}, id {token}.",
+        f"Each id picks a row of d_model = {d_model} learnt numbers{scaled}. Here it is the row of {piece.strip() or piece!r}, id {token}.",
         m.equation(f"x_{{{place}}} = E_{{{token}}} · {size} = E_{{{token}}} · {scale:.4f}"),
         (Table(f"The first numbers of the vector of {piece!r}", ("", *(f"[{i}]" for i in range(6))), rows),),
         (Check.of("the whole vector", ours[place], row * scale),),
@@ -56,14 +61,20 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
     )  # fmt: skip
 
 
+def _embedded(found: Explanation, stack: str) -> str:
+    """The name of the embeddings in the trace: the rows themselves where nothing is multiplied."""
+    name = f"{stack}.embedding.embedded"
+    return name if name in found.trace else f"{stack}.embedding.rows"
+
+
 def positions(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 3: positions."""
-    place, module = focus.source, found.bundle.model.get_submodule(f"{stack}.positions")
+    place, module = focus.source, found.module(f"{stack}.positions")
     name = f"{stack}.positions.summed"
     if not isinstance(module, PositionalEncoding | LearnedPositions):
         return _rotary(found, focus, stack)
-    before, after = found.trace.array(f"{stack}.embedding.embedded")[place], found.trace.array(name)[place]
-    d_model, trace = len(after), Trace()
+    before, after = found.trace.array(_embedded(found, stack))[place], found.trace.array(name)[place]
+    d_model, trace, picture = len(after), Trace(), ""
     if isinstance(module, LearnedPositions):
         added = again.exact(module.weight[place].detach().cpu().numpy())  # type: ignore[index]
         prose = "This model has learnt a vector for each position, as in row (E) of Table 3, and adds it to the embedding."
@@ -73,6 +84,7 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
         with recording(trace):
             sinusoids(place + 1, d_model, concatenated=concatenated)
         added = again.sinusoid(place, d_model, concatenated=concatenated)
+        picture = _strip([again.sinusoid(each, d_model, concatenated=concatenated) for each in range(len(found.source.ids))])
         prose = (
             "Attention does not know which token came first, so each position has a pattern of sines and cosines, added to the embedding. "
             "Their wavelengths grow from 2π to nearly 10000 · 2π; a shift by k is the same rotation everywhere. "
@@ -87,8 +99,14 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
     table = Table(f"The first numbers at position {place}", ("", *(f"[{i}]" for i in range(6))), rows)
     return Step(
         3, "Positions", "3.5", "", prose, equation, (table,), (Check.of("embedding + PE", after, again.exact(before) + added),),
-        (*lines_of(trace, "embedding.angles", "embedding.encoding"), *lines_of(found.trace, name)), name,
+        (*lines_of(trace, "embedding.angles", "embedding.encoding"), *lines_of(found.trace, name)), name, picture,
     )  # fmt: skip
+
+
+def _strip(rows: Sequence[again.Numbers]) -> str:
+    picture = f'<img class="strip" src="{signed_png(np.array(rows))}" height="{6 * len(rows)}" alt="PE of each position, a row each">'
+    said = "PE: a row for each position, a column for each number; blue above 0, orange below"
+    return f"<figure>{picture}<figcaption>{said}</figcaption></figure>"
 
 
 def _sinusoids(d_model: int) -> str:
@@ -102,7 +120,7 @@ def _rotary(found: Explanation, focus: Focus, stack: str) -> Step:
     queries, model = found.trace.array(f"{stack}.{focus.layer}.self.queries"), found.bundle.config.model  # (T, H·K)
     own = again.exact(queries[focus.source]).reshape(model.n_heads, -1)[focus.head]  # (K,)
     ours = found.trace.array(f"{stack}.{focus.layer}.self.head_queries")[focus.head, focus.source]
-    angles = [focus.source / 10_000 ** (2 * i / len(own)) for i in range(len(own) // 2)]
+    angles = [focus.source / model.rotary_base ** (2 * i / len(own)) for i in range(len(own) // 2)]
     turned = [
         value
         for i, angle in enumerate(angles)

@@ -9,7 +9,7 @@ from torch import nn
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
+from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, last_norm, layer_input, layer_output, lines_of
 from dragoman.explain.walk_attention import again_linear
 from dragoman.model.layers import FeedForward, GatedFeedForward
 from dragoman.model.linear import Linear
@@ -24,7 +24,8 @@ _ORDERS = {
 def norm_again(module: nn.Module, x: NDArray[Any]) -> again.Numbers:
     """A norm once more."""
     if isinstance(module, nn.LayerNorm):
-        return again.layer_norm(again.exact(x), module.weight.detach().cpu().numpy(), module.bias.detach().cpu().numpy(), module.eps)
+        bias = 0.0 if module.bias is None else module.bias.detach().cpu().numpy()
+        return again.layer_norm(again.exact(x), module.weight.detach().cpu().numpy(), bias, module.eps)
     module = cast(nn.RMSNorm, module)
     return again.rms_norm(again.exact(x), module.weight.detach().cpu().numpy(), cast(float, module.eps))
 
@@ -32,13 +33,14 @@ def norm_again(module: nn.Module, x: NDArray[Any]) -> again.Numbers:
 def residual(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 10: residual and norm around the self-attention."""
     at, place, config = f"{stack}.{focus.layer}", focus.source, found.bundle.config.model
-    module = found.bundle.model.get_submodule(f"{stack}.layers.{focus.layer}.norm1")
-    x, added = (again.exact(found.trace.array(f"{at}.{name}")) for name in ("input", "self.projected"))
+    module = found.module(f"{stack}.layers.{focus.layer}.norm1")
+    x, added = again.exact(layer_input(found, stack, focus.layer)), again.exact(found.trace.array(f"{at}.self.projected"))
     summed, normed = found.trace.array(f"{at}.norm1.summed"), found.trace.array(f"{at}.norm1.output")
     weight = _deepnorm_alpha(found, stack) if config.norm_place == "deepnorm" else 1.0
     before = x if config.norm_place == "pre" else again.exact(summed)
     words, formula = _ORDERS[config.norm_place]
     name = "RMSNorm" if config.norm == "rms" else "LayerNorm"
+    does = "brings each vector to a mean square of 1" if config.norm == "rms" else "brings each vector to mean 0 and deviation 1"
     vectors = (("x", x), ("Sublayer", added), ("sum", summed), ("normed", normed))
     rows = tuple(
         (label, float(vector[place].mean()), float(vector[place].std()), *first_numbers(vector[place], 4)) for label, vector in vectors
@@ -46,7 +48,7 @@ def residual(found: Explanation, focus: Focus, stack: str) -> Step:
     return Step(
         10, "Residual and norm", "3.1", "",
         f"What attention gives is added to what went in, so a layer changes the vector rather than replaces it, and gradients have a "
-        f"straight way down. The norm brings each vector to mean 0 and deviation 1, then scales it by a learnt gain. Here: {words}.",
+        f"straight way down. The norm {does}, then scales it by a learnt gain. Here: {words}.",
         m.equation(formula.format(norm=name, alpha=weight)),
         (Table(f"Of {found.source.pieces[place]!r}", ("", "mean", "deviation", *(f"[{i}]" for i in range(4))), rows),),
         (
@@ -69,9 +71,9 @@ def _deepnorm_alpha(found: Explanation, stack: str) -> float:
 def feed_forward(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 11: the feed-forward network."""
     at, place, config = f"{stack}.{focus.layer}", focus.source, found.bundle.config.model
-    last = 3 if f"{at}.norm3.output" in found.trace else 2
+    last = last_norm(found, stack, focus.layer)
     x = found.trace.array(f"{at}.norm{last if config.norm_place == 'pre' else last - 1}.output")
-    module = found.bundle.model.get_submodule(f"{stack}.layers.{focus.layer}.feed_forward")
+    module = found.module(f"{stack}.layers.{focus.layer}.feed_forward")
     ours, inner = found.trace.array(f"{at}.feed_forward.output"), found.trace.array(f"{at}.feed_forward.inner")[place]
     hidden, computed = _feed_forward_again(module, x)
     strongest = np.argsort(-np.abs(inner), kind="stable")[:5]
@@ -101,24 +103,24 @@ def _feed_forward_again(module: nn.Module, x: NDArray[Any]) -> tuple[again.Numbe
     if isinstance(activation, nn.GELU):
         hidden = again.gelu_tanh(before) if activation.approximate == "tanh" else again.gelu(before)
     else:
-        hidden = again.relu(before)
+        hidden = again.swish(before) if isinstance(activation, nn.SiLU) else again.relu(before)
     return hidden, again_linear(cast(Linear, second), hidden)
 
 
 def stack_of_layers(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 12: layer upon layer."""
     place, count = focus.source, found.layers("encoder" if stack == "encoder" else "decoder")
-    vectors = [again.exact(found.trace.array(f"{stack}.{layer}.input")[place]) for layer in range(count)]
+    vectors = [again.exact(layer_input(found, stack, layer)[place]) for layer in range(count)]
     output = found.trace.array(f"{stack}.output")
-    last = max(3 if f"{stack}.{count - 1}.norm3.output" in found.trace else 2, 2)
-    end = found.trace.array(f"{stack}.{count - 1}.norm{last}.{'summed' if found.bundle.config.model.norm_place == 'pre' else 'output'}")
+    leaves = layer_output(found, stack, count - 1)
+    end = found.trace.array(leaves)
     vectors.append(again.exact(end[place]))
     names = ["embedding + position", *(f"after layer {layer + 1}" for layer in range(count))]
     rows = tuple(
         (name, float(np.linalg.norm(vector)), _cosine(vector, vectors[max(number - 1, 0)]), _cosine(vector, vectors[0]))
         for number, (name, vector) in enumerate(zip(names, vectors, strict=True))
     )
-    final = found.bundle.model.get_submodule(f"{stack}.final_norm")
+    final = found.module(f"{stack}.final_norm")
     expected = again.exact(end) if isinstance(final, nn.Identity) else norm_again(final, end)
     return Step(
         12, f"N = {count} layers", "3.1", "",
@@ -128,7 +130,7 @@ def stack_of_layers(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation(f"x_{{l + 1}} = Layer_l(x_l) , l = 0 … {count - 1}"),
         (Table(f"The vector of {found.source.pieces[place]!r}", ("", "length", "cosine with the one before", "with the first"), rows),),
         (Check.of("what leaves the stack", output, expected),),
-        lines_of(found.trace, f"{stack}.{count - 1}.norm{last}.summed"), f"{stack}.{count - 1}.norm{last}.summed",
+        lines_of(found.trace, leaves.replace(".output", ".summed")), leaves,
     )  # fmt: skip
 
 

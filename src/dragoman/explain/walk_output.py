@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,11 +14,13 @@ from dragoman.decoding.beam import length_penalty
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
+from dragoman.explain.beams import BeamRecord
 from dragoman.explain.record import Trace, recording, watched_call
 from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
+from dragoman.model import MaskedLanguageModel, Model
 from dragoman.model.dropout import FastDropout
 from dragoman.training.charts import Point, line_chart
-from dragoman.training.loss import output_loss, smoothed_cross_entropy
+from dragoman.training.loss import output_loss, smoothed_cross_entropy, with_bias
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.schedule import paper_rate, rate_of
 
@@ -28,14 +31,14 @@ def projection(found: Explanation, focus: Focus) -> Step:
     """Step 15: the output matrix."""
     place, model = focus.target, found.bundle.model
     matrix = model.output.weight.detach().cpu().numpy()  # (V, D)
-    ours = found.trace.array("output.logits")  # (T, V)
-    computed = again.linear(again.exact(found.target.hidden[place]), matrix, None)
+    ours, bias = found.trace.array(found.logits), model.output_bias  # (T, V), (V)
+    computed = again.linear(again.exact(found.target.hidden[place]), matrix, None if bias is None else bias.detach().cpu().numpy())
     tokenizer = found.bundle.target_tokenizer
     best = np.argsort(-ours[place], kind="stable")[:_TOP]
     rows = tuple((tokenizer.token(int(token)), int(token), float(ours[place, token])) for token in best if token < len(tokenizer))
-    tied = found.bundle.config.model.tie
+    tied, single = found.bundle.config.model.tie, found.bundle.config.model.single
     how = {
-        "all": "the same matrix E that embeds both languages, as in the paper",
+        "all": f"the same matrix E that embeds {'the text' if single else 'both languages, as in the paper'}",
         "decoder": "the matrix that embeds the target, while the source has its own",
         "none": "a matrix of its own: this model shares none",
     }[tied]
@@ -46,14 +49,14 @@ def projection(found: Explanation, focus: Focus) -> Step:
         m.equation(f"logits = x E^T , E ∈ ℝ^{{{matrix.shape[0]:,} × {matrix.shape[1]}}}"),
         (Table(f"The largest logits at position {place}", ("piece", "id", "logit"), rows),),
         (Check.of("all logits of the position", ours[place], computed),),
-        lines_of(found.trace, "output.logits"), "output.logits",
+        lines_of(found.trace, "output.logits", "biased"), found.logits,
     )  # fmt: skip
 
 
 def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
     """Step 16: probabilities of the next token."""
     place, target = focus.target, found.target
-    logits, log_probs = again.exact(found.trace.array("output.logits")[place]), target.log_probs[place]
+    logits, log_probs = again.exact(found.trace.array(found.logits)[place]), target.log_probs[place]
     tokenizer = found.bundle.target_tokenizer
     rows = [(tokenizer.token(token), p, math.log(p) if p else -math.inf) for token, p in target.top(_TOP)[place]]
     rest = 1 - sum(row[1] for row in rows)
@@ -64,15 +67,15 @@ def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
         f"{target.ranks()[place]} of {len(logits):,}. The entropy, {target.entropy()[place]:.3f} nats, says in how much doubt the model "
         "was: 0 is none.",
         m.equation(f"p = softmax(logits) , H = - ∑ p log p = {target.entropy()[place]:.4f}"),
-        (Table(f"What could stand at position {place}", ("piece", "p", "log p"), (*rows, ("all others", max(rest, 0.0), ""))),),
+        (Table(f"What could stand at position {place}", ("piece", "p", "log p"), (*rows, ("all others", max(rest, 0.0), "")), ("p",)),),
         (Check.of("log p of the whole vocabulary", log_probs, again.log_softmax(logits)),),
-        lines_of(found.trace, "output.logits"), "output.logits",
+        lines_of(found.trace, "output.logits", "biased"), found.logits,
     )  # fmt: skip
 
 
-def beam_search(found: Explanation, focus: Focus) -> Step:
+def beam_search(found: Explanation, beams: BeamRecord) -> Step:
     """Step 17: beam search and length penalty."""
-    beams, trace = found.beams, Trace()
+    trace = Trace()
     best = beams.candidates[found.chosen].hypothesis
     watched_call(trace, length_penalty, len(best.tokens), beams.alpha)
     penalty, rows, ours, computed = beams.candidates[found.chosen].penalty, [], [], []
@@ -99,8 +102,10 @@ def label_smoothing(found: Explanation, focus: Focus) -> Step:
     gold, trace = torch.tensor(given.side.ids), Trace()
     with torch.no_grad(), recording(trace, files=("training/loss.py",)):
         smoothed_cross_entropy(torch.from_numpy(given.log_probs), gold, epsilon=epsilon)
+        bias = found.bundle.model.output_bias
         matrix = found.bundle.model.output.weight.detach().cpu()
-        output_loss(torch.from_numpy(given.hidden), matrix, gold, epsilon=epsilon)
+        hidden, matrix = with_bias(torch.from_numpy(given.hidden), matrix, None if bias is None else bias.detach().cpu())
+        output_loss(hidden, matrix, gold, epsilon=epsilon)
     log_probs, size = again.exact(given.log_probs), given.log_probs.shape[1]
     losses = [-float(again.smoothed(size, token, epsilon) @ row) for token, row in zip(given.side.ids, log_probs, strict=True)]
     rows = tuple(
@@ -112,7 +117,8 @@ def label_smoothing(found: Explanation, focus: Focus) -> Step:
     checks = [Check.of("the loss as it is written", trace.array("loss.loss"), total)]
     if "loss.smoothed" in trace:
         checks.append(Check.of("the loss as it is trained", trace.array("loss.smoothed"), total))
-    whose = "the reference that you gave" if found.reference else "the translation itself, as no reference was given"
+    itself = "the text itself" if found.beams is None else "the translation itself, as no reference was given"
+    whose = "the reference that you gave" if found.reference else itself
     return Step(
         18, "Label smoothing and the loss", "5.4", "",
         f"In training the right token should get 1 - ε and a bit, every other ε/V, with ε = {epsilon:g}: the model learns to be a little "
@@ -160,7 +166,7 @@ def _step_of(found: Explanation) -> int:
 def regularisation(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 20: dropout, Adam, averaging."""
     training, config, trace = found.bundle.config.training, found.bundle.config.model, Trace()
-    x = found.trace.array(f"{stack}.positions.summed" if f"{stack}.positions.summed" in found.trace else f"{stack}.embedding.embedded")
+    x = found.trace.array(f"{stack}.input")
     checks, rows = [], [("P_drop", config.dropout)]
     if config.dropout:
         with torch.random.fork_rng(devices=[]), recording(trace, files=("model/dropout.py",)), torch.no_grad():
@@ -205,12 +211,13 @@ def _adam_update(found: Explanation, training: TrainingConfig) -> tuple[again.Nu
     given, model, trace = found.reference or found.target, found.bundle.model, Trace()
     norm, matrix = _last_norm(model), model.output.weight.detach().cpu()
     weight = norm.weight.detach().cpu()
-    bias = norm.bias.detach().cpu() if isinstance(norm, nn.LayerNorm) else torch.zeros_like(weight)
+    bias = norm.bias.detach().cpu() if isinstance(norm, nn.LayerNorm) and norm.bias is not None else torch.zeros_like(weight)
+    output_bias = None if model.output_bias is None else model.output_bias.detach().cpu()
     settings = training if training.optimizer == "adam" else training.model_copy(update={"optimizer": "adamw"})
     with torch.inference_mode(False), torch.enable_grad():
         gain, hidden = nn.Parameter(weight.clone()), torch.from_numpy(given.hidden.copy())
         directions = (hidden - bias) / weight.where(weight != 0, torch.ones_like(weight))  # what the gain multiplies
-        logits = F.linear(hidden + directions * (gain - weight), matrix)
+        logits = F.linear(hidden + directions * (gain - weight), matrix, output_bias)
         loss = smoothed_cross_entropy(logits, torch.tensor(given.side.ids), epsilon=training.label_smoothing)
         (gain.grad,) = torch.autograd.grad(loss, [gain])
         optimizer = watched_call(trace, build_optimizer, nn.ParameterList([gain]), settings)
@@ -221,7 +228,9 @@ def _adam_update(found: Explanation, training: TrainingConfig) -> tuple[again.Nu
     return gradient, again.exact((gain.detach() - weight).numpy()), trace
 
 
-def _last_norm(model: nn.Module) -> nn.LayerNorm | nn.RMSNorm:
+def _last_norm(model: Model) -> nn.LayerNorm | nn.RMSNorm:
     """The norm that the hidden states come from."""
+    if isinstance(model, MaskedLanguageModel) and isinstance(model.transform, nn.Sequential):
+        return cast(nn.LayerNorm, model.transform[-1])
     norms = [(path.rpartition(".")[2], module) for path, module in model.named_modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)]
     return [module for name, module in norms if name.startswith(("norm", "final_norm"))][-1]
