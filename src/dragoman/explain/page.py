@@ -108,11 +108,11 @@ def _kind(found: Explanation, focus: Focus, kind: str) -> str:
     token = focus.source if kind == "encoder" else focus.target
     layers = range(len(weights)) if max(len(queries), len(keys)) <= _FEW else [at]
     radios = "".join(
-        f'<label><input type="radio" name="{kind}" id="{kind}-{layer}"{" checked" if layer == at else ""}> layer {layer + 1}</label>'
+        f'<label><input type="radio" name="{kind}" id="{kind}-{layer}"{" checked" if layer == at else ""}/> layer {layer + 1}</label>'
         for layer in layers
     )
     boxes = "".join(
-        f'<label style="color:{colour(head)}"><input type="checkbox" id="{kind}-head-{head}" checked> head {head + 1}</label>'
+        f'<label style="color:{colour(head)}"><input type="checkbox" id="{kind}-head-{head}" checked/> head {head + 1}</label>'
         for head in range(weights.shape[1])
     )
     name = kind_name(found, kind)
@@ -144,7 +144,7 @@ def _grid(found: Explanation, kind: str) -> str:
     rows = []
     for layer, own in enumerate(weights):
         cells = "".join(
-            f'<td><img src="{matrix_png(matrix)}" width="84" height="84" alt="layer {layer + 1}, head {head + 1}"></td>'
+            f'<td><img src="{matrix_png(matrix)}" width="84" height="84" alt="layer {layer + 1}, head {head + 1}"/></td>'
             for head, matrix in enumerate(own)
         )
         rows.append(f'<tr><th scope="row">layer {layer + 1}</th>{cells}</tr>')

@@ -134,7 +134,8 @@ def recording(trace: Trace, model: nn.Module | None = None, *, files: Sequence[s
     """
     names: dict[int, list[str]] = {}
     for path, module in modules_of(model) if model is not None else ():
-        names.setdefault(id(module), []).append(path)
+        if path != "output":  # has the matrix of an embedding, and is known by what it does
+            names.setdefault(id(module), []).append(path)
     watcher = _Watcher(trace, names, frozenset(str(PACKAGE / file) for file in files))
     with ExitStack() as stack:
         for handle in _hooks(trace, model) if model is not None else ():
@@ -214,7 +215,6 @@ class _Watcher(TorchFunctionMode):
             frame = frame.f_back
 
     def _add(self, result: Tensor, frame: FrameType, line: Line) -> None:
-        # The matrix of an embedding may be the output's too, which is then what multiplies with it.
         owner = "output" if frame.f_code.co_name == "logits" else self._owner(frame)
         key = Path(line.file).stem if owner is None else _short(owner)
         place = f"{key} {line.file}:{line.number}"
@@ -229,11 +229,11 @@ class _Watcher(TorchFunctionMode):
         while frame is not None:
             for name in ("norm", "self"):  # what stands around a sub-layer is a function, and has the sub-layer's norm
                 places = self.names.get(id(frame.f_locals.get(name)), ())
-                if candidates and places:
+                if len(candidates or places) == 1:
+                    return (candidates or places)[0]
+                if candidates and places and places != candidates:
                     return next((each for each in candidates if each.rpartition(".")[0] in places), candidates[0])
                 candidates = candidates or places
-                if len(candidates) == 1:
-                    return candidates[0]
             frame = frame.f_back
         return candidates[0] if candidates else None
 

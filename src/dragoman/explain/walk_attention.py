@@ -127,7 +127,7 @@ def softmax(found: Explanation, focus: Focus, stack: str) -> Step:
 
 def _matrix(weights: NDArray[Any], place: int) -> str:
     side = min(320, 18 * len(weights))
-    picture = f'<img class="matrix" src="{matrix_png(weights)}" width="{side}" height="{side}" alt="the weights of the head">'
+    picture = f'<img class="matrix" src="{matrix_png(weights)}" width="{side}" height="{side}" alt="the weights of the head"/>'
     return f"<figure>{picture}<figcaption>The head's weights: row {place + 1} is the one beside</figcaption></figure>"
 
 

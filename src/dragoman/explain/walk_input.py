@@ -104,7 +104,7 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
 
 
 def _strip(rows: Sequence[again.Numbers]) -> str:
-    picture = f'<img class="strip" src="{signed_png(np.array(rows))}" height="{6 * len(rows)}" alt="PE of each position, a row each">'
+    picture = f'<img class="strip" src="{signed_png(np.array(rows))}" height="{6 * len(rows)}" alt="PE of each position, a row each"/>'
     said = "PE: a row for each position, a column for each number; blue above 0, orange below"
     return f"<figure>{picture}<figcaption>{said}</figcaption></figure>"
 
