@@ -18,7 +18,7 @@ TEXT = "ona bek tilu rem sova"
 DEPARTURES: dict[str, dict[str, Any]] = {
     "paper": {},
     "pre": {"norm_place": "pre", "activation": "swiglu", "positions": "learned", "tie": "none"},
-    "deepnorm": {"norm_place": "deepnorm", "positions": "rotary", "rotary_base": 500.0, "kv_heads": 1, "activation": "gelu", "tie": "decoder"},
+    "deepnorm": {"norm_place": "deepnorm", "positions": "rotary", "rotary_base": 500.0, "kv_heads": 1, "activation": "gelu"},
     "rms": {"norm": "rms", "norm_place": "pre", "qk_norm": True, "positions": "sinusoidal-concat", "activation": "gelu-tanh"},
     "bare": {"norm_bias": False, "attention_bias": False, "feed_forward_bias": False, "scale_embedding": False, "activation": "swish",
              "output_bias": True},

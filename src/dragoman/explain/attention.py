@@ -99,16 +99,16 @@ def _said(weights: Weights, heads: Sequence[int], place: int, queries: Sequence[
 
 def _lines(weights: Weights, heads: Sequence[int], place: int, xs: Sequence[float], top: float, bottom: float) -> list[str]:
     step = min(3.0, (_NEAREST - 8) / max(len(heads), 1))
-    lines = []
+    groups = []
     for number, head in enumerate(heads):
         shift = (number - (len(heads) - 1) / 2) * step
+        lines = []
         for key in np.flatnonzero(weights[head, place] >= LEAST):
             weight = float(weights[head, place, key])
-            lines.append(
-                f'<path class="h{head}" d="M{xs[place] + shift:.1f} {top:.0f}L{xs[key] + shift:.1f} {bottom:.0f}" stroke="{colour(head)}" '
-                f'stroke-width="{0.8 + 2.7 * weight:.1f}" stroke-opacity="{weight:.2f}"/>'
-            )
-    return lines
+            way = f"M{xs[place] + shift:.0f} {top:.0f}L{xs[key] + shift:.0f} {bottom:.0f}"
+            lines.append(f'<path d="{way}" stroke-width="{0.8 + 2.7 * weight:.1f}" stroke-opacity="{weight:.2f}"/>')
+        groups += [f'<g class="h{head}" stroke="{colour(head)}">{"".join(lines)}</g>'] if lines else []
+    return groups
 
 
 def _marks(weights: Weights, heads: Sequence[int], token: int, xs: Sequence[float], bottom: float) -> list[str]:

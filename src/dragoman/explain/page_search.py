@@ -124,7 +124,7 @@ def token_steps(found: Explanation, scored: Scored, caption: str, count: int = 5
         others = [(tokenizer.token(one), p) for one, p in top if one != token][:count]
         p = math.exp(score)
         numbers = "".join(f'<td class="n">{cell}</td>' for cell in (f"{bar(p)} {p:.4f}", f"{rank:,}", f"{entropy:.3f}"))
-        name = f'<th scope="row">{place + 1}</th><td dir="auto"><b>{escaped(shown_piece(piece))}</b></td>'
+        name = f'<th scope="row">{place + 1}</th><td dir="auto" class="chosen">{escaped(shown_piece(piece))}</td>'
         parts.append(f'<tr>{name}{numbers}<td dir="auto">{_others(others)}</td></tr>')
     return "\n".join([*parts, "</table>"])
 

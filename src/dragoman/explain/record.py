@@ -69,9 +69,9 @@ def line_at(path: str, number: int) -> Line | None:
     return Line(Path(path).relative_to(PACKAGE).as_posix(), number, text, found["place"], names, found["formula"] or "")
 
 
-def tagged_lines() -> list[Line]:
-    """Every line of the package with a tag, by file and number."""
-    files = sorted(path for room in ("data", "model", "training", "decoding") for path in (PACKAGE / room).glob("*.py"))
+def tagged_lines(pattern: str = "*/*.py") -> list[Line]:
+    """Every line with a tag in the files of the package that fit a pattern, by file and number."""
+    files = [path for path in sorted(PACKAGE.glob(pattern)) if path.parent != Path(__file__).parent]
     counts = [(str(path), len(linecache.getlines(str(path)))) for path in files]
     found = (line_at(path, number) for path, count in counts for number in range(1, count + 1))
     return [line for line in found if line is not None]

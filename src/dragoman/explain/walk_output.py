@@ -15,13 +15,12 @@ from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
 from dragoman.explain.beams import BeamRecord
-from dragoman.explain.record import Trace, recording, watched_call
+from dragoman.explain.record import Trace, recording, tagged_lines, watched_call
 from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
 from dragoman.model import MaskedLanguageModel, Model
 from dragoman.model.dropout import FastDropout
 from dragoman.training.charts import Point, line_chart
 from dragoman.training.loss import output_loss, smoothed_cross_entropy, with_bias
-from dragoman.training.optimizer import build_optimizer
 from dragoman.training.schedule import paper_rate, rate_of
 
 _TOP = 6
@@ -176,13 +175,13 @@ def regularisation(found: Explanation, focus: Focus, stack: str) -> Step:
         dropped = min(round(config.dropout * 65536), 65535)  # in steps of 1/65536, as it is drawn
         checks.append(Check.of("dropout on the embeddings", ours, again.exact(x) * kept / (1 - dropped / 65536)))
         rows.append(("numbers of this sentence set to 0", f"{int((~kept).sum()):,} of {kept.size:,}"))
-    gradient, change, adam = _adam_update(found, training)
+    gradient, computed = _gain_gradients(found, training)
+    rate = rate_of(training, d_model=config.d_model)(_step_of(found))
+    change = again.adam_step(gradient, rate, training.adam_beta1, training.adam_beta2, training.adam_epsilon)
     rows += [("β₁, β₂, ε", f"{training.adam_beta1:g}, {training.adam_beta2:g}, {training.adam_epsilon:g}"),
              ("length of the gradient of the last norm's gain", float(np.linalg.norm(gradient))),
              ("length of Adam's first change of it", float(np.linalg.norm(change)))]  # fmt: skip
-    rate = rate_of(training, d_model=config.d_model)(_step_of(found))
-    computed = again.adam_step(gradient, rate, training.adam_beta1, training.adam_beta2, training.adam_epsilon)
-    checks.append(Check.of("Adam's first change of the last norm's gain", change, computed))
+    checks.append(Check.of("gradient of the loss for the last norm's gain", gradient, computed))
     average = found.bundle.info.get("average_of")
     averaged = f"This model is the mean of {len(average)} checkpoints." if isinstance(average, list) else "This model is one checkpoint."
     return Step(
@@ -194,7 +193,7 @@ def regularisation(found: Explanation, focus: Focus, stack: str) -> Step:
         (Table("What training did to this sentence, and would do", ("", ""), tuple(rows)),
          Table("Of the last norm's gain", ("", *(f"[{i}]" for i in range(4))),
                (("gradient", *first_numbers(gradient, 4)), ("change", *first_numbers(change, 4))))),
-        tuple(checks), (*lines_of(trace, "dropout.dropped"), *lines_of(adam, "optimizer.adam")),
+        tuple(checks), (*lines_of(trace, "dropout.dropped"), *tagged_lines("training/optimizer.py")),
     )  # fmt: skip
 
 
@@ -203,29 +202,23 @@ def _adam(training: TrainingConfig) -> str:
     return f"Δ θ = - lrate · m̂/{{√v̂ + {epsilon:g}}} , m = {first:g} m + {1 - first:.2g} g , v = {second:g} v + {1 - second:.2g} g^2"
 
 
-def _adam_update(found: Explanation, training: TrainingConfig) -> tuple[again.Numbers, again.Numbers, Trace]:
-    """The gradient of the loss for the last norm's gain, the first change by the run's optimiser, and the line that makes it.
-
-    A copy of the gain is changed; with Muon it is one of the weights that AdamW updates.
-    """
-    given, model, trace = found.reference or found.target, found.bundle.model, Trace()
+def _gain_gradients(found: Explanation, training: TrainingConfig) -> tuple[again.Numbers, again.Numbers]:
+    """The gradient of the loss for the gain of the last norm, as PyTorch has it, and from the probabilities and the output matrix."""
+    given, model = found.reference or found.target, found.bundle.model
     norm, matrix = _last_norm(model), model.output.weight.detach().cpu()
     weight = norm.weight.detach().cpu()
     bias = norm.bias.detach().cpu() if isinstance(norm, nn.LayerNorm) and norm.bias is not None else torch.zeros_like(weight)
     output_bias = None if model.output_bias is None else model.output_bias.detach().cpu()
-    settings = training if training.optimizer == "adam" else training.model_copy(update={"optimizer": "adamw"})
     with torch.inference_mode(False), torch.enable_grad():
-        gain, hidden = nn.Parameter(weight.clone()), torch.from_numpy(given.hidden.copy())
+        gain, hidden = weight.clone().requires_grad_(), torch.from_numpy(given.hidden.copy())
         directions = (hidden - bias) / weight.where(weight != 0, torch.ones_like(weight))  # what the gain multiplies
         logits = F.linear(hidden + directions * (gain - weight), matrix, output_bias)
         loss = smoothed_cross_entropy(logits, torch.tensor(given.side.ids), epsilon=training.label_smoothing)
-        (gain.grad,) = torch.autograd.grad(loss, [gain])
-        optimizer = watched_call(trace, build_optimizer, nn.ParameterList([gain]), settings)
-        for group in optimizer.param_groups:
-            group["lr"] = rate_of(training, d_model=matrix.size(1))(_step_of(found))
-        gradient = again.exact(gain.grad.numpy())
-        optimizer.step()
-    return gradient, again.exact((gain.detach() - weight).numpy()), trace
+        (gradient,) = torch.autograd.grad(loss, [gain])
+    vocabulary = len(matrix)
+    wanted = np.stack([again.smoothed(vocabulary, token, training.label_smoothing) for token in given.side.ids])  # (T, V)
+    backward = (np.exp(again.exact(given.log_probs)) - wanted) @ again.exact(matrix.numpy())  # (T, D)
+    return again.exact(gradient.numpy()), (backward * again.exact(directions.numpy())).sum(0)
 
 
 def _last_norm(model: Model) -> nn.LayerNorm | nn.RMSNorm:
