@@ -2,12 +2,14 @@
 
 Shapes:  H heads   Tq, Tk query and key positions
 
-Queries stand above, keys below, and a line says how much a query looks at a key: by its opacity and its width, in the colour of its head.
+Queries stand above, keys below, and a line says how much a query looks at a key, in the colour of its head: its width grows with the
+weight, its opacity with the root of it, so that small weights are seen too.
 Text is text in the picture, whatever a user wrote. A picture reads in light and in dark.
 """
 
 import base64
 import colorsys
+import math
 import struct
 import unicodedata
 import zlib
@@ -24,7 +26,7 @@ LEAST = 0.02
 """Weights below are not drawn: lines that nobody can see."""
 
 _SIZE = 15  # of the letters
-_NEAREST, _FARTHEST, _ROOM = 27, 46, 900  # from one token to the next, at least and at most; what all of them may take
+_NEAREST, _FARTHEST, _ROOM = 27, 46, 640  # from one token to the next, at least and at most; what all of them may take
 _HEIGHT = 200  # of the lines
 _WIDEST = 150  # of a label
 _STYLE = (
@@ -36,7 +38,7 @@ _STYLE = (
 def colour(head: int) -> str:
     """A colour for a head, from 0: hues that lie apart, at a lightness that stands out on white and on black."""
     hue = (0.6 + head * 0.381966) % 1.0
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, 0.48, 0.72))
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, 0.52, 0.75))
 
 
 def attention_svg(
@@ -103,10 +105,10 @@ def _lines(weights: Weights, heads: Sequence[int], place: int, xs: Sequence[floa
     for number, head in enumerate(heads):
         shift = (number - (len(heads) - 1) / 2) * step
         lines = []
-        for key in np.flatnonzero(weights[head, place] >= LEAST):
+        for key in np.flatnonzero(weights[head, place] >= LEAST).tolist():
             weight = float(weights[head, place, key])
             way = f"M{xs[place] + shift:.0f} {top:.0f}L{xs[key] + shift:.0f} {bottom:.0f}"
-            lines.append(f'<path d="{way}" stroke-width="{0.8 + 2.7 * weight:.1f}" stroke-opacity="{weight:.2f}"/>')
+            lines.append(f'<path d="{way}" stroke-width="{0.8 + 2.7 * weight:.1f}" stroke-opacity="{math.sqrt(weight):.2f}"/>')
         groups += [f'<g class="h{head}" stroke="{colour(head)}">{"".join(lines)}</g>'] if lines else []
     return groups
 
@@ -116,7 +118,7 @@ def _marks(weights: Weights, heads: Sequence[int], token: int, xs: Sequence[floa
     size = min(9.0, (_NEAREST - 4) / max(len(heads), 1))
     return [
         f'<rect class="h{head}" x="{xs[key] + (number - len(heads) / 2) * size:.1f}" y="{bottom + 1:.0f}" width="{size:.1f}" height="9" '
-        f'fill="{colour(head)}" fill-opacity="{float(weights[head, token, key]):.2f}"/>'
+        f'fill="{colour(head)}" fill-opacity="{math.sqrt(weights[head, token, key]):.2f}"/>'
         for key in range(weights.shape[2])
         for number, head in enumerate(heads)
         if weights[head, token, key] >= LEAST

@@ -173,7 +173,8 @@ class _WatchedStep(StepModel[Any]):
         kept = self._choice(total, log_probs, self.beam)
         more = self._choice(total, log_probs, self.beam + self.pruned)
         chosen = {(row, token) for row, token, *_ in kept}
-        nodes, places = [], []
+        nodes: list[Node] = []
+        places: list[int | None] = []
         for row, token, log_probability, whole in [*kept, *(each for each in more if each[:2] not in chosen)]:
             is_kept = (row, token) in chosen
             places += [len(nodes) if whole > -math.inf else None] if is_kept else []

@@ -33,18 +33,18 @@ def softmax(x: Numbers, may: NDArray[np.bool_] | None = None) -> Numbers:
     largest = x.max(-1, keepdims=True)
     grown = np.exp(x - np.where(np.isfinite(largest), largest, 0.0))
     total = grown.sum(-1, keepdims=True)
-    return grown / np.where(total, total, 1.0)
+    return exact(grown / np.where(total, total, 1.0))
 
 
 def layer_norm(x: Numbers, gain: ArrayLike, bias: ArrayLike, epsilon: float) -> Numbers:
     """(x - mean) / √(variance + ε) · gain + bias over the last axis, the variance over D numbers."""
     middle = x - x.mean(-1, keepdims=True)
-    return middle / np.sqrt((middle**2).mean(-1, keepdims=True) + epsilon) * exact(gain) + exact(bias)
+    return exact(middle / np.sqrt((middle**2).mean(-1, keepdims=True) + epsilon) * exact(gain) + exact(bias))
 
 
 def rms_norm(x: Numbers, gain: ArrayLike, epsilon: float) -> Numbers:
     """x / √(mean of x² + ε) · gain."""
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * exact(gain)
+    return exact(x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * exact(gain))
 
 
 def relu(x: Numbers) -> Numbers:
@@ -85,7 +85,7 @@ def smoothed(vocabulary: int, gold: int, epsilon: float) -> Numbers:
 def log_softmax(x: Numbers) -> Numbers:
     """x - log Σ exp(x) in each row."""
     x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+    return exact(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int) -> float:

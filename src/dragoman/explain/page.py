@@ -96,7 +96,8 @@ def _lang(code: str) -> str:
 def _attention(found: Explanation, focus: Focus) -> str:
     parts = [
         "<p>Above stands the token that looks, below what it looks at; each head has its colour, and a line is as strong as its weight. "
-        "Point at a token to see it alone. Attention shows where numbers come from, which is not yet why the model says what it says.</p>"
+        "Tick more heads to see them together; point at a token to see it alone. Attention shows where numbers come from, which is not yet "
+        "why the model says what it says.</p>"
     ]
     parts += [_kind(found, focus, kind) for kind in found.kinds]
     return "\n".join(parts)
@@ -111,19 +112,21 @@ def _kind(found: Explanation, focus: Focus, kind: str) -> str:
         f'<label><input type="radio" name="{kind}" id="{kind}-{layer}"{" checked" if layer == at else ""}/> layer {layer + 1}</label>'
         for layer in layers
     )
+    shown = min(focus.head, weights.shape[1] - 1)
     boxes = "".join(
-        f'<label style="color:{colour(head)}"><input type="checkbox" id="{kind}-head-{head}" checked/> head {head + 1}</label>'
+        f'<label><input type="checkbox" id="{kind}-head-{head}"{" checked" if head == shown else ""}/> '
+        f'<span class="swatch" style="background:{colour(head)}"></span> head {head + 1}</label>'
         for head in range(weights.shape[1])
     )
     name = kind_name(found, kind)
     figures = "".join(
-        f'<figure class="wide layer-{layer}">{_figure(weights[layer], queries, keys, f"{name}, layer {layer + 1}")}</figure>'
+        f'<figure class="wide all layer-{layer}">{_figure(weights[layer], queries, keys, f"{name}, layer {layer + 1}")}</figure>'
         for layer in layers
     )
     one = _figure(weights[at], queries, keys, f"{name}, from one token", token)
     rules = [f".{kind}:has(#{kind}-{layer}:checked) .layer-{layer}{{display:block}}" for layer in layers]
-    rules += [f".{kind}:has(#{kind}-head-{head}:not(:checked)) .h{head}{{display:none}}" for head in range(weights.shape[1])]
-    alone = f"From {shown_piece(queries[token])} alone, layer {at + 1}"
+    rules += [f".{kind}:has(#{kind}-head-{head}:not(:checked)) .all .h{head}{{display:none}}" for head in range(weights.shape[1])]
+    alone = f"From {shown_piece(queries[token])} alone, all heads of layer {at + 1}"
     return (
         f'<div class="kind {kind}">\n<h3>{escaped(name)}</h3>\n<style>{"".join(rules)}</style>\n'
         f"<fieldset><legend>Layer</legend>{radios}</fieldset>\n<fieldset><legend>Heads</legend>{boxes}</fieldset>\n"

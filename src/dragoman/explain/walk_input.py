@@ -21,14 +21,19 @@ def tokens(found: Explanation, focus: Focus, stack: str) -> Step:
     _, text = tokenizer.split_tag(source.text, place="the text")
     trace = Trace()
     ids = watched_call(trace, tokenizer.encode, text)
-    twice = tokenizer.encode(tokenizer.decode(ids)) if tokenizer.kind == "bpe" else ids
+    twice = tokenizer.encode(tokenizer.decode(ids) if tokenizer.kind == "bpe" else " ".join(map(tokenizer.token, ids)))
     differ = sum(one != other for one, other in zip(ids, twice, strict=False)) + abs(len(ids) - len(twice))
     rows = tuple((place, piece, token) for place, (piece, token) in enumerate(zip(source.pieces, source.ids, strict=True)))
+    ends = {
+        "encoder-decoder": "The last is the end token, which the model needs to know where the text stops.",
+        "decoder-only": "The first is the start token: what the model sees before it has read anything.",
+        "encoder-only": "Around them stand the start and the end token.",
+    }[found.bundle.config.model.architecture]
     kind = "byte pairs, learnt from the training text" if tokenizer.kind == "bpe" else "the pieces between its spaces"
     return Step(
         1, "Tokens and ids", "5.1", "",
-        f"The text becomes {len(source.ids)} ids of a vocabulary of {len(tokenizer):,} entries: {kind}. The last is the end token, which "
-        "the model needs to know where the text stops. From here on the model sees numbers alone.",
+        f"The text becomes {len(source.ids)} ids of a vocabulary of {len(tokenizer):,} entries: {kind}. {ends} From here on the model sees "
+        "numbers alone.",
         m.equation(f"n = {len(source.ids)} , V = {len(tokenizer):,}"),
         (Table("The text in pieces", ("position", "piece", "id"), rows),),
         (Check("ids, decoded to text and encoded again", len(ids), len(ids) - differ, differ, len(ids)),),
@@ -43,8 +48,8 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
     name = _embedded(found, stack)
     ours = found.trace.array(name)  # (T, D)
     module = cast(Embedding, found.module(f"{stack}.embedding"))
-    row = again.exact(module.weight[token].detach().cpu().numpy())  # type: ignore[index, union-attr]
-    scale = float(module.scale)  # type: ignore[arg-type]
+    row = again.exact(module.weight[token].detach().cpu().numpy())
+    scale = float(module.scale)
     d_model = ours.shape[-1]
     rows = (("the row of the matrix", *first_numbers(row)), (f"times {scale:.4f}", *first_numbers(ours[place])))
     scaled = ", multiplied by √d_model so that it stands beside the positions that are added next"
@@ -76,7 +81,7 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
     before, after = found.trace.array(_embedded(found, stack))[place], found.trace.array(name)[place]
     d_model, trace, picture = len(after), Trace(), ""
     if isinstance(module, LearnedPositions):
-        added = again.exact(module.weight[place].detach().cpu().numpy())  # type: ignore[index]
+        added = again.exact(module.weight[place].detach().cpu().numpy())
         prose = "This model has learnt a vector for each position, as in row (E) of Table 3, and adds it to the embedding."
         equation = m.equation("x_pos + P_pos")
     else:

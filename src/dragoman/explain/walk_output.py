@@ -166,7 +166,8 @@ def regularisation(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 20: dropout, Adam, averaging."""
     training, config, trace = found.bundle.config.training, found.bundle.config.model, Trace()
     x = found.trace.array(f"{stack}.input")
-    checks, rows = [], [("P_drop", config.dropout)]
+    checks: list[Check] = []
+    rows: list[tuple[str, object]] = [("P_drop", config.dropout)]
     if config.dropout:
         with torch.random.fork_rng(devices=[]), recording(trace, files=("model/dropout.py",)), torch.no_grad():
             torch.manual_seed(1)
