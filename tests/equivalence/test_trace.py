@@ -63,7 +63,7 @@ def test_every_layer_and_head_is_there(bundle: Bundle) -> None:
     for stack in stacks[bundle.config.model.architecture]:
         for layer in range(2):
             assert trace.array(f"{stack}.{layer}.self.weights").shape == (2, *sizes[stack])
-            assert trace.array(f"{stack}.{layer}.self.heads").shape == (2, sizes[stack][0], 8)
+            assert trace.array(f"{stack}.{layer}.self.heads").shape == (2, sizes[stack][0], bundle.config.model.value_width)
             assert trace.array(f"{stack}.{layer}.feed_forward.inner").shape == (sizes[stack][0], 24)
             assert np.allclose(trace.array(f"{stack}.{layer}.self.weights").sum(-1), 1, atol=1e-6)
     if isinstance(bundle.model, Transformer):

@@ -358,3 +358,25 @@ def test_a_tag_is_needed_as_in_translate() -> None:
     found = explain(replace(bundle, source_tokenizer=tokenizer), f">>de<< {TEXT}")
     assert found.source.ids[0] == 23
     assert len(found.source.pieces) == 7
+
+
+def test_a_model_that_is_being_trained_is_looked_at_without_dropout_and_goes_on() -> None:
+    bundle = bundle_of("paper")
+    wanted = explained("paper").target
+    bundle.model.train()
+    try:
+        found = explain(bundle, TEXT)
+        assert bundle.model.training
+    finally:
+        bundle.model.eval()
+    assert found.target.side.pieces == wanted.side.pieces
+    assert np.array_equal(found.target.log_probs, wanted.log_probs)
+
+
+def test_a_model_of_another_kind_is_refused() -> None:
+    from dataclasses import replace
+
+    from torch import nn
+
+    with pytest.raises(DragomanError, match="explain looks into the paper's attention"):
+        explain(replace(bundle_of("paper"), model=nn.Linear(2, 2)), TEXT)  # type: ignore[arg-type]

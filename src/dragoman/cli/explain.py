@@ -3,17 +3,16 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from dragoman.cli import explain_options as ask
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, ModelPath
 from dragoman.cli.streams import open_output, print_json
 from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
     from dragoman.explain.answer import Explanation
-    from dragoman.explain.steps import Focus
+    from dragoman.explain.steps import Focus, Step
     from dragoman.training.charts import Point
 
 _KINDS = ("encoder", "decoder", "cross")
@@ -21,71 +20,23 @@ _KINDS = ("encoder", "decoder", "cross")
 
 def explain(
     model: ModelPath,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The sentence; - reads it from standard input.")],
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write all of it as one page without scripts. Default: none.")
-    ] = None,
+    text: ask.Text,
+    html: ask.Page = None,
     as_json: AsJson = False,
-    attention: Annotated[
-        Path | None,
-        typer.Option(
-            "--attention", metavar="FILE.svg", help="Draw where the tokens look, as in the paper's Figures 3 to 5. Default: none."
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help="What --attention draws: encoder (the text looks at itself), decoder (the translation at itself) or cross (the "
-            "translation at the text). Default: encoder.",
-        ),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option("--layer", min=1, metavar="N", help="The layer to look at, from 1. Default: the last but one.")
-    ] = None,
-    head: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--head",
-            min=1,
-            metavar="N",
-            show_default=False,
-            help="The head to look at, from 1; several for --attention. Default: the one with the strongest link; all for --attention.",
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            metavar="WORD|N",
-            help="The token of the text to follow, a word or its number from 1; --attention then draws from it alone. Default: one that "
-            "looks most at another.",
-        ),
-    ] = None,
-    target_token: Annotated[
-        str | None,
-        typer.Option(
-            "--target-token",
-            metavar="WORD|N",
-            help="The token of the translation to follow. Default: the one that looks most at the token of the text.",
-        ),
-    ] = None,
-    tensor: Annotated[
-        str | None,
-        typer.Option(
-            "--tensor", metavar="NAME", help="Print one tensor of the pass, such as encoder.0.self.scores; --json lists the names."
-        ),
-    ] = None,
-    npy: Annotated[Path | None, typer.Option("--npy", metavar="FILE", help="Write the tensor of --tensor as NumPy's .npy too.")] = None,
+    attention: ask.Picture = None,
+    kind: ask.Kind = None,
+    layer: ask.Layer = None,
+    head: ask.Heads = None,
+    token: ask.Token = None,
+    target_token: ask.TargetToken = None,
+    tensor: ask.TensorName = None,
+    npy: ask.Array = None,
     beam: Beam = None,
     alpha: Alpha = None,
     max_length: MaxLength = None,
-    target_prefix: Annotated[str, typer.Option("--target-prefix", metavar="TEXT", help="What the translation must begin with.")] = "",
-    reference: Annotated[
-        str | None, typer.Option("--reference", metavar="TEXT", help="A translation to compare with, token by token. Default: none.")
-    ] = None,
-    candidate: Annotated[int, typer.Option("--candidate", min=1, metavar="N", help="Which of the beam's translations to look into.")] = 1,
+    target_prefix: ask.TargetPrefix = "",
+    reference: ask.Reference = None,
+    candidate: ask.CandidateNumber = 1,
     device: Device = "auto",
 ) -> None:
     """Look inside a model at work on one sentence.
@@ -95,6 +46,8 @@ def explain(
     without the fused kernel; its translation is that of `dragoman translate`.
     """
     _check(model, html, attention, kind, head, tensor, npy)
+    if as_json or tensor is not None:
+        _check_stream(html, attention, "--json" if as_json else "--tensor")
     from dragoman.bundle import load_bundle, resolve_model
     from dragoman.devices import pick_device
     from dragoman.explain.answer import explain as answer
@@ -109,23 +62,28 @@ def explain(
     )  # fmt: skip
     focus = focus_on(found, layer=layer, head=head[0] if head else None, token=token, target_token=target_token)
     if attention is not None:
-        _draw(found, focus, attention, kind or found.kinds[0], head, single=token is not None or target_token is not None)
+        drawn = kind or found.kinds[0]
+        _draw(found, focus, attention, drawn, head, single=token is not None or (drawn != "encoder" and target_token is not None))
     if tensor is not None:
         _tensor(found, tensor, npy, as_json)
         if html is None:
             return
     steps = walk(found, focus, rates=_rates(folder))
     if html is not None:
-        from dragoman.explain.page import explanation_page
-
-        with open_output(html) as stream:
-            stream.write(explanation_page(found, focus, steps))
+        _write_page(found, focus, steps, html)
     if as_json and tensor is None:
         print_json({**found.record(), "focus": vars(focus), "paper": [step.record() for step in steps]})
     elif tensor is None and "-" not in (str(html), str(attention)):
         from dragoman.cli.explain_text import summary
 
         print(summary(found, focus, steps))
+
+
+def _write_page(found: "Explanation", focus: "Focus", steps: "Sequence[Step]", path: Path) -> None:
+    from dragoman.explain.page import explanation_page
+
+    with open_output(path) as stream:
+        stream.write(explanation_page(found, focus, steps))
 
 
 def _check(
@@ -152,6 +110,12 @@ def _check(
     if str(html) == "-" == str(attention):
         raise UsageError("--html - with --attention -: standard output can be one of them; give a file for the other")
     check_outputs({"--html": html, "--attention": attention, "--npy": npy}, [model])
+
+
+def _check_stream(html: Path | None, attention: Path | None, other: str) -> None:
+    for option, path in (("--html", html), ("--attention", attention)):
+        if str(path) == "-":
+            raise UsageError(f"{option} - with {other}: standard output can be one of them; give a file for {option}")
 
 
 def _read(text: str) -> str:

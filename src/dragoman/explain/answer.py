@@ -7,7 +7,7 @@ import base64
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -244,6 +244,12 @@ def explain(
     text that is empty, lacks a language tag or is longer than the model takes, UsageError for settings that cannot be.
     """
     clock = _Clock()
+    if not isinstance(bundle.model, Transformer | LanguageModel | MaskedLanguageModel):
+        raise DragomanError(
+            f"explain looks into the paper's attention, and this model is {bundle.config.model.architecture}; give a Transformer"
+        )
+    if bundle.model.training:
+        bundle = replace(bundle, model=plain_copy(bundle.model))  # in evaluation mode, while the model keeps its own
     if not isinstance(bundle.model, Transformer):
         if target_prefix or reference is not None or chosen or (beam, alpha, max_length) != (None, None, None):
             raise UsageError(

@@ -32,6 +32,12 @@ class Table:
     rows: tuple[tuple[object, ...], ...]
     shares: tuple[str, ...] = ()
 
+    @classmethod
+    def of_vectors(cls, caption: str, header: tuple[str, ...], rows: Sequence[tuple[object, ...]], shares: tuple[str, ...] = ()) -> "Table":
+        """Of rows that end with the first numbers of vectors of one width, whose places make the rest of the heading."""
+        places = range(len(rows[0]) - len(header))
+        return cls(caption, (*header, *(f"[{place}]" for place in places)), tuple(rows), shares)
+
 
 @dataclass(frozen=True)
 class Check:

@@ -13,8 +13,6 @@ from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lay
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.linear import Linear
 
-_FIRST = ("", *(f"[{i}]" for i in range(6)))
-
 
 def attention_of(found: Explanation, stack: str, layer: int, name: str) -> MultiHeadAttention:
     """The module of an attention: ``name`` is self or cross."""
@@ -45,7 +43,7 @@ def projections(found: Explanation, focus: Focus, stack: str) -> Step:
     ):
         ours = found.trace.array(f"{at}.{name}")[place].reshape(heads, -1)[head * heads // module.n_heads]
         computed = again_linear(layer, x[place]).reshape(heads, -1)[head * heads // module.n_heads]
-        rows.append((name, *first_numbers(ours)))
+        rows.append((name, *first_numbers(ours, min(6, module.d_k, module.d_v))))
         checks.append(Check.of(name, ours, computed))
     shared = (
         "" if module.kv_heads == module.n_heads else f" Here {module.kv_heads} heads of keys and values serve {module.n_heads} of queries."
@@ -57,7 +55,7 @@ def projections(found: Explanation, focus: Focus, stack: str) -> Step:
         f"what it gives. Each of the h = {module.n_heads} heads has its own matrices and d_k = {module.d_k} numbers.{shared}"
         + ("" if not bias else " The biases are the authors' code's; the paper writes none."),
         m.equation(f"Q_{h} = X W_{h}^Q{bias} , W_{h}^Q ∈ ℝ^{{{found.bundle.config.model.d_model} × {module.d_k}}}"),
-        (Table(f"Layer {focus.layer + 1}, head {head + 1}, of {found.source.pieces[place]!r}", _FIRST, tuple(rows)),),
+        (Table.of_vectors(f"Layer {focus.layer + 1}, head {head + 1}, of {found.source.pieces[place]!r}", ("",), rows),),
         tuple(checks), lines_of(found.trace, f"{at}.queries"), f"{at}.queries",
     )  # fmt: skip
 
@@ -148,14 +146,13 @@ def weighted_sum(found: Explanation, focus: Focus, stack: str) -> Step:
     rows = [
         (piece, float(weights[place, j]), *first_numbers(values[j], 4)) for j, piece in enumerate(found.source.pieces)
     ]  # fmt: skip
-    header = ("value of", "weight", *(f"[{i}]" for i in range(4)))
     total = ("sum", float(again.exact(weights[place]).sum()), *first_numbers(ours[place], 4))
     return Step(
         8, "The weighted sum of the values", "3.2.1", "1",
         f"The values of all tokens, each times its weight, are added up. The head's answer for {found.source.pieces[place].strip()!r} is a "
         "mixture of what the others give, mostly of those that it looks at.",
         m.equation(f"head = softmax({{Q K^T}}/√{values.shape[-1]}) V"),
-        (Table(f"Layer {focus.layer + 1}, head {head + 1}", header, (*rows, total), ("weight",)),),
+        (Table.of_vectors(f"Layer {focus.layer + 1}, head {head + 1}", ("value of", "weight"), (*rows, total), ("weight",)),),
         (Check.of("the head's output for every token", ours, again.exact(weights) @ values),),
         lines_of(found.trace, f"{at}.heads"), f"{at}.heads",
     )  # fmt: skip

@@ -60,7 +60,7 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
         2, "Embedding, times √d_model", "3.4", "",
         f"Each id picks a row of d_model = {d_model} learnt numbers{scaled}. Here it is the row of {piece.strip() or piece!r}, id {token}.",
         m.equation(f"x_{{{place}}} = E_{{{token}}} · {size} = E_{{{token}}} · {scale:.4f}"),
-        (Table(f"The first numbers of the vector of {piece!r}", ("", *(f"[{i}]" for i in range(6))), rows),),
+        (Table.of_vectors(f"The first numbers of the vector of {piece!r}", ("",), rows),),
         (Check.of("the whole vector", ours[place], row * scale),),
         lines_of(found.trace, name), name,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
         ("PE", *first_numbers(added)),
         ("sum", *first_numbers(after)),
     )
-    table = Table(f"The first numbers at position {place}", ("", *(f"[{i}]" for i in range(6))), rows)
+    table = Table.of_vectors(f"The first numbers at position {place}", ("",), rows)
     return Step(
         3, "Positions", "3.5", "", prose, equation, (table,), (Check.of("embedding + PE", after, again.exact(before) + added),),
         (*lines_of(trace, "embedding.angles", "embedding.encoding"), *lines_of(found.trace, name)), name, picture,
@@ -141,6 +141,6 @@ def _rotary(found: Explanation, focus: Focus, stack: str) -> Step:
         "This model departs from the paper: no position is added. In each head the pairs of numbers of queries and keys are rotated "
         "instead, by the angles of the paper's sinusoids, so that their product depends on the distance of two tokens.",
         _sinusoids(len(own)),
-        (Table(f"A query at position {focus.source}", ("", *(f"[{i}]" for i in range(6))), rows),),
+        (Table.of_vectors(f"A query at position {focus.source}", ("",), rows),),
         checks, lines_of(found.trace, name), name,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def residual(found: Explanation, focus: Focus, stack: str) -> Step:
         f"What attention gives is added to what went in, so a layer changes the vector rather than replaces it, and gradients have a "
         f"straight way down. The norm {does}, then scales it by a learnt gain. Here: {words}.",
         m.equation(formula.format(norm=name, alpha=weight)),
-        (Table(f"Of {found.source.pieces[place]!r}", ("", "mean", "deviation", *(f"[{i}]" for i in range(4))), rows),),
+        (Table.of_vectors(f"Of {found.source.pieces[place]!r}", ("", "mean", "deviation"), rows),),
         (
             Check.of("the sums of every token", summed, weight * x + added),
             Check.of(f"{name} of every token", normed, norm_again(module, before)),

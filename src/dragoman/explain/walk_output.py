@@ -192,8 +192,9 @@ def regularisation(found: Explanation, focus: Focus, stack: str) -> Step:
         f"the paper averages the last checkpoints (6.1). {averaged}",
         m.equation(_adam(training)),
         (Table("What training did to this sentence, and would do", ("", ""), tuple(rows)),
-         Table("Of the last norm's gain", ("", *(f"[{i}]" for i in range(4))),
-               (("gradient", *first_numbers(gradient, 4)), ("change", *first_numbers(change, 4))))),
+         Table.of_vectors(
+             "Of the last norm's gain", ("",), (("gradient", *first_numbers(gradient, 4)), ("change", *first_numbers(change, 4)))
+         )),
         tuple(checks), (*lines_of(trace, "dropout.dropped"), *tagged_lines("training/optimizer.py")),
     )  # fmt: skip
 
