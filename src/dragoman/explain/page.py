@@ -38,7 +38,8 @@ def explanation_page(found: Explanation, focus: Focus, steps: Sequence[Step]) ->
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'\">\n"
         f'<meta name="color-scheme" content="light dark">\n<title>{escaped(title)}</title>\n<style>{_style()}</style>\n</head>\n'
-        f'<body>\n<header><h1>Inside one sentence</h1><nav aria-label="Parts">{links}</nav></header>\n<main>\n{body}\n</main>\n</body>\n</html>\n'
+        f'<body>\n<header><h1>Inside one sentence</h1><nav aria-label="Parts">{links}</nav></header>\n'
+        f"<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
