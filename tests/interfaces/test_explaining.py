@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.bundle import save_bundle
+from dragoman.bundle import mark_checkpoint, save_bundle
 from dragoman.cli import main
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.translate import Translator
@@ -333,6 +333,21 @@ def test_a_mistake_is_one_sentence(
     assert sentence in captured.err
     assert captured.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_learning_rate_is_marked_on_the_runs_own_curve(run: Callable[..., str], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    save_bundle(bundle_of("paper"), folder / "checkpoints" / "step-000700")
+    mark_checkpoint(folder, "best", folder / "checkpoints" / "step-000700")
+    records = [{"t": "train", "step": step, "lr": step / 1e6} for step in (100, 700, 900)]
+    (folder / "log.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    out = tmp_path / "page.html"
+    run("explain", folder, TEXT, "--html", out)
+    text = out.read_text(encoding="utf-8")
+    assert "Learning rate, over steps: equation (3), as trained, this model" in text
+    run("explain", folder / "checkpoints" / "step-000700", TEXT, "--html", out)
+    assert "Learning rate, over steps: equation (3), as trained, this model" in out.read_text(encoding="utf-8")
 
 
 def test_a_model_is_not_written_over(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

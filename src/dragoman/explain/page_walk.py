@@ -55,7 +55,7 @@ def _table(table: Table) -> str:
 def _cell(value: object, share: bool) -> str:
     if not isinstance(value, int | float):
         return f'<td dir="auto">{escaped(value)}</td>'
-    return f'<td class="n">{bar(value) if share else ""} {value_text(value)}</td>'
+    return f'<td class="n">{f"{bar(value)} {value:.4f}" if share else value_text(value)}</td>'
 
 
 def _visible(name: object) -> str:

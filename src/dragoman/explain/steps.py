@@ -118,6 +118,11 @@ def lines_of(trace: Trace, *names: str) -> tuple[Line, ...]:
     return tuple(dict.fromkeys(line for line in found if line is not None))
 
 
+def quoted(piece: str) -> str:
+    """A piece in a sentence: in quotation marks, without the space before it."""
+    return repr(piece.strip() or piece)
+
+
 def first_numbers(vector: ArrayLike, count: int = 6) -> tuple[float, ...]:
     """The first numbers of a vector."""
     return tuple(float(value) for value in exact(vector)[:count])

@@ -9,7 +9,7 @@ from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
 from dragoman.explain.attention import matrix_png
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, layer_input, lines_of
+from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, layer_input, lines_of, quoted
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.linear import Linear
 
@@ -55,7 +55,7 @@ def projections(found: Explanation, focus: Focus, stack: str) -> Step:
         f"what it gives. Each of the h = {module.n_heads} heads has its own matrices and d_k = {module.d_k} numbers.{shared}"
         + ("" if not bias else " The biases are the authors' code's; the paper writes none."),
         m.equation(f"Q_{h} = X W_{h}^Q{bias} , W_{h}^Q ∈ ℝ^{{{found.bundle.config.model.d_model} × {module.d_k}}}"),
-        (Table.of_vectors(f"Layer {focus.layer + 1}, head {head + 1}, of {found.source.pieces[place]!r}", ("",), rows),),
+        (Table.of_vectors(f"Layer {focus.layer + 1}, head {head + 1}, of {quoted(found.source.pieces[place])}", ("",), rows),),
         tuple(checks), lines_of(found.trace, f"{at}.queries"), f"{at}.queries",
     )  # fmt: skip
 
@@ -68,11 +68,11 @@ def scores(found: Explanation, focus: Focus, stack: str) -> Step:
     rows = tuple((piece, float(query[place] @ key[j]), float(ours[j])) for j, piece in enumerate(found.source.pieces))
     return Step(
         5, "Scores", "3.2.1", "1",
-        f"The query of {found.source.pieces[place].strip()!r} is multiplied with every key. A large product means: this is what I look "
+        f"The query of {quoted(found.source.pieces[place])} is multiplied with every key. A large product means: this is what I look "
         "for. Products of d_k independent numbers have variance d_k, so they are divided by √d_k; otherwise the softmax would see "
         "extremes and learn nothing.",
         m.equation(f"scores = {{Q K^T}}/√{{d_k}} = {{Q K^T}}/√{d_k} = {{Q K^T}}/{d_k**0.5:.4f}"),
-        (Table(f"From {found.source.pieces[place]!r} to", ("key", "q · k", "score"), rows),),
+        (Table(f"From {quoted(found.source.pieces[place])} to", ("key", "q · k", "score"), rows),),
         (Check.of("all scores of the head", found.trace.array(f"{at}.scores")[head], again.scores(query, key)),),
         lines_of(found.trace, f"{at}.scores"), f"{at}.scores",
     )  # fmt: skip
@@ -117,7 +117,7 @@ def softmax(found: Explanation, focus: Focus, stack: str) -> Step:
         "The exponentials of the scores, divided by their sum, are weights between 0 and 1 that add up to 1 in each row: how the token "
         "shares out its attention. The greatest score is subtracted first, which changes nothing but keeps the exponentials small.",
         m.equation("α_{i j} = {exp(s_{i j})}/{∑_k exp(s_{i k})}"),
-        (Table(f"Where {found.source.pieces[place]!r} looks", ("key", "score", "exp", "weight"), rows, ("weight",)),),
+        (Table(f"Where {quoted(found.source.pieces[place])} looks", ("key", "score", "exp", "weight"), rows, ("weight",)),),
         (Check.of("all weights of the head", ours, again.softmax(again.exact(given), may)),),
         lines_of(found.trace, f"{at}.weights"), f"{at}.weights", _matrix(ours, place),
     )  # fmt: skip
@@ -149,7 +149,7 @@ def weighted_sum(found: Explanation, focus: Focus, stack: str) -> Step:
     total = ("sum", float(again.exact(weights[place]).sum()), *first_numbers(ours[place], 4))
     return Step(
         8, "The weighted sum of the values", "3.2.1", "1",
-        f"The values of all tokens, each times its weight, are added up. The head's answer for {found.source.pieces[place].strip()!r} is a "
+        f"The values of all tokens, each times its weight, are added up. The head's answer for {quoted(found.source.pieces[place])} is a "
         "mixture of what the others give, mostly of those that it looks at.",
         m.equation(f"head = softmax({{Q K^T}}/√{values.shape[-1]}) V"),
         (Table.of_vectors(f"Layer {focus.layer + 1}, head {head + 1}", ("value of", "weight"), (*rows, total), ("weight",)),),
@@ -173,7 +173,7 @@ def concatenation(found: Explanation, focus: Focus, stack: str) -> Step:
         f"The outputs of the {module.n_heads} heads stand side by side, {module.n_heads} · {module.d_v} = {module.n_heads * module.d_v} "
         f"numbers, and one more matrix W^O mixes them into d_model = {module.d_model}. The length of a head's part says how much it adds.",
         m.equation(f"MultiHead = Concat(head_1 , … , head_{h}) W^O , W^O ∈ ℝ^{{{h * module.d_v} × {module.d_model}}}"),
-        (Table(f"Lengths for {found.source.pieces[place]!r}", ("", "‖head‖", "‖head · its part of W^O‖"), rows),),
+        (Table(f"Lengths for {quoted(found.source.pieces[place])}", ("", "‖head‖", "‖head · its part of W^O‖"), rows),),
         (Check.of("MultiHead of every token", ours, again_linear(module.w_concat, joined)),),
         lines_of(found.trace, f"{at}.concatenated", f"{at}.projected"), f"{at}.projected",
     )  # fmt: skip
@@ -190,7 +190,7 @@ def masked_self_attention(found: Explanation, focus: Focus) -> Step:
     return Step(
         13, "The decoder's own attention, masked", "3.2.3", "1",
         f"The same equation over what has been said: the start token and what followed so far. The position that chooses "
-        f"{found.target.side.pieces[place].strip()!r} has just read {found.read[place].strip()!r} and sees nothing behind it; its weights "
+        f"{quoted(found.target.side.pieces[place])} has just read {quoted(found.read[place])} and sees nothing behind it; its weights "
         "there are exactly 0.",
         m.equation(f"head = softmax(mask({{Q K^T}}/√{query.shape[-1]})) V"),
         (Table(f"Decoder layer {layer + 1}, head {head + 1}, position {place}", ("key", "weight"), rows, ("weight",)),),
@@ -215,7 +215,7 @@ def cross_attention(found: Explanation, focus: Focus) -> Step:
         f"one for each of the {ours.shape[2]} tokens of the text. So the matrix has a row for each target token and a column for each "
         "source token. In the last layer it is often shifted by one; attention is no proof of cause.",
         m.equation("Q = Y W^Q , K = memory W^K , V = memory W^V"),
-        (Table(f"To say {found.target.side.pieces[place]!r} it looks at", ("source", *shares), rows, shares),),
+        (Table(f"To say {quoted(found.target.side.pieces[place])} it looks at", ("source", *shares), rows, shares),),
         (
             Check.of("keys of the memory", found.trace.array(f"{at}.keys"), again_linear(module.w_k, memory)),
             Check.of("all weights of the head", ours[head], again.softmax(again.scores(query, key), _may(found, at, ours[head].shape))),

@@ -11,7 +11,7 @@ from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
 from dragoman.explain.attention import signed_png
 from dragoman.explain.record import Trace, recording, watched_call
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
+from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of, quoted
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, sinusoids
 
 
@@ -58,9 +58,9 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
     size = f"√{d_model}" if math.isclose(scale, math.sqrt(d_model)) else f"{scale:.4g}"
     return Step(
         2, "Embedding, times √d_model", "3.4", "",
-        f"Each id picks a row of d_model = {d_model} learnt numbers{scaled}. Here it is the row of {piece.strip() or piece!r}, id {token}.",
+        f"Each id picks a row of d_model = {d_model} learnt numbers{scaled}. Here it is the row of {quoted(piece)}, id {token}.",
         m.equation(f"x_{{{place}}} = E_{{{token}}} · {size} = E_{{{token}}} · {scale:.4f}"),
-        (Table.of_vectors(f"The first numbers of the vector of {piece!r}", ("",), rows),),
+        (Table.of_vectors(f"The first numbers of the vector of {quoted(piece)}", ("",), rows),),
         (Check.of("the whole vector", ours[place], row * scale),),
         lines_of(found.trace, name), name,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from torch import nn
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, last_norm, layer_input, layer_output, lines_of
+from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, last_norm, layer_input, layer_output, lines_of, quoted
 from dragoman.explain.walk_attention import again_linear
 from dragoman.model.layers import FeedForward, GatedFeedForward
 from dragoman.model.linear import Linear
@@ -50,7 +50,7 @@ def residual(found: Explanation, focus: Focus, stack: str) -> Step:
         f"What attention gives is added to what went in, so a layer changes the vector rather than replaces it, and gradients have a "
         f"straight way down. The norm {does}, then scales it by a learnt gain. Here: {words}.",
         m.equation(formula.format(norm=name, alpha=weight)),
-        (Table.of_vectors(f"Of {found.source.pieces[place]!r}", ("", "mean", "deviation"), rows),),
+        (Table.of_vectors(f"Of {quoted(found.source.pieces[place])}", ("", "mean", "deviation"), rows),),
         (
             Check.of("the sums of every token", summed, weight * x + added),
             Check.of(f"{name} of every token", normed, norm_again(module, before)),
@@ -86,7 +86,7 @@ def feed_forward(found: Explanation, focus: Focus, stack: str) -> Step:
         f"Each position goes by itself, and all through the same network: from d_model = {ours.shape[-1]} up to d_ff = {inner.size} "
         f"numbers, max(0, ·), and down again. {active} of the {inner.size} units are above 0 for this token.{note}",
         m.equation(f"FFN(x) = {inside} W_2 + b_2 , W_1 ∈ ℝ^{{{ours.shape[-1]} × {inner.size}}}"),
-        (Table(f"The strongest units for {found.source.pieces[place]!r}", ("", "value"), rows),),
+        (Table(f"The strongest units for {quoted(found.source.pieces[place])}", ("", "value"), rows),),
         (Check.of("inside, of this token", inner, hidden[place]), Check.of("the outputs of every token", ours, computed)),
         lines_of(found.trace, f"{at}.feed_forward.inner", f"{at}.feed_forward.output"), f"{at}.feed_forward.output",
     )  # fmt: skip
@@ -125,10 +125,10 @@ def stack_of_layers(found: Explanation, focus: Focus, stack: str) -> Step:
     return Step(
         12, f"N = {count} layers", "3.1", "",
         f"The same two sub-layers, {count} times, each with weights of its own: what comes out of one layer goes into the next. The "
-        f"vector of {found.source.pieces[place].strip()!r} moves away from the embedding that it was, and takes in what stands around it."
+        f"vector of {quoted(found.source.pieces[place])} moves away from the embedding that it was, and takes in what stands around it."
         + ("" if isinstance(final, nn.Identity) else " As the norms come first here, a last one follows the stack."),
         m.equation(f"x_{{l + 1}} = Layer_l(x_l) , l = 0 … {count - 1}"),
-        (Table(f"The vector of {found.source.pieces[place]!r}", ("", "length", "cosine with the one before", "with the first"), rows),),
+        (Table(f"Of {quoted(found.source.pieces[place])}", ("", "length", "cosine with the one before", "with the first"), rows),),
         (Check.of("what leaves the stack", output, expected),),
         lines_of(found.trace, leaves.replace(".output", ".summed")), leaves,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
 from dragoman.explain.beams import BeamRecord
 from dragoman.explain.record import Trace, recording, tagged_lines, watched_call
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of
+from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of, quoted
 from dragoman.model import MaskedLanguageModel, Model
 from dragoman.model.dropout import FastDropout
 from dragoman.training.charts import Point, line_chart
@@ -62,7 +62,7 @@ def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
     chosen = target.side.pieces[place]
     return Step(
         16, "Softmax over the vocabulary", "3.4", "",
-        f"The softmax makes probabilities of the logits. {chosen.strip()!r} got {math.exp(target.token_scores[place]):.4f}, rank "
+        f"The softmax makes probabilities of the logits. {quoted(chosen)} got {math.exp(target.token_scores[place]):.4f}, rank "
         f"{target.ranks()[place]} of {len(logits):,}. The entropy, {target.entropy()[place]:.3f} nats, says in how much doubt the model "
         "was: 0 is none.",
         m.equation(f"p = softmax(logits) , H = - ∑ p log p = {target.entropy()[place]:.4f}"),
