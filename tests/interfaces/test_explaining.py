@@ -15,6 +15,7 @@ import pytest
 
 from dragoman.bundle import mark_checkpoint, save_bundle
 from dragoman.cli import main
+from dragoman.cli.explain_text import summary
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError, UsageError
@@ -386,6 +387,19 @@ def test_a_model_that_is_being_trained_is_looked_at_without_dropout_and_goes_on(
         bundle.model.eval()
     assert found.target.side.pieces == wanted.side.pieces
     assert np.array_equal(found.target.log_probs, wanted.log_probs)
+
+
+def test_rows_without_an_entry_in_the_vocabulary_have_their_numbers() -> None:
+    """Some models have more rows than entries; the search never says them, but they have probabilities."""
+    tokenizer = bundle_of("paper").source_tokenizer
+    found = explain(make_bundle(tokenizer, tokenizer, source_vocabulary=400, target_vocabulary=400), TEXT)
+    focus = focus_on(found)
+    steps = walk(found, focus)
+    pieces = {piece for step in found.record()["steps"] for piece, _ in step["top"]}
+    assert any(piece.startswith("<row ") for piece in pieces)
+    assert "&lt;row " in explanation_page(found, focus, steps)
+    assert "<row " in summary(found, focus, steps)
+    assert max(found.target.side.ids) < len(tokenizer)
 
 
 def test_a_model_of_another_kind_is_refused() -> None:

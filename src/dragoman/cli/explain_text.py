@@ -29,6 +29,8 @@ def summary(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> st
 
 
 def _tokens(found: "Explanation") -> list[str]:
+    from dragoman.explain.answer import piece_of
+
     looked = found.weights("cross")[max(found.layers("cross") - 2, 0)].mean(0) if "cross" in found.kinds else None  # (T, S)
     target = found.target
     rows = [("token", "p", "rank", "entropy", "looks at" if looked is not None else "", "could have been")]
@@ -37,7 +39,7 @@ def _tokens(found: "Explanation") -> list[str]:
     )
     for place, (piece, score, rank, entropy, top, token) in enumerate(columns):
         at = "" if looked is None else f"{_plain(found.source.pieces[int(looked[place].argmax())])} {looked[place].max():.2f}"
-        others = [f"{_plain(found.bundle.target_tokenizer.token(one))} {p:.3f}" for one, p in top if one != token][:2]
+        others = [f"{_plain(piece_of(found.bundle.target_tokenizer, one))} {p:.3f}" for one, p in top if one != token][:2]
         rows.append((_plain(piece), f"{math.exp(score):.4f}", f"{rank:,}", f"{entropy:.3f}", at, ", ".join(others)))
     lines = _aligned(rows)
     if found.reference is not None:

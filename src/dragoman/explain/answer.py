@@ -50,6 +50,11 @@ class Side:
         return {"text": self.text, "pieces": list(self.pieces), "ids": list(self.ids), "unk": list(self.unknown)}
 
 
+def piece_of(tokenizer: Tokenizer, token: int) -> str:
+    """The piece of an id; of a row of the output matrix that the vocabulary has no entry for, its number."""
+    return tokenizer.token(token) if token < len(tokenizer) else f"<row {token}>"
+
+
 @dataclass(frozen=True)
 class Scored:
     """A target, the hidden states (T, D) that choose its tokens, and the log-probabilities (T, V) of all that could stand there."""
@@ -81,7 +86,7 @@ class Scored:
         """As JSON, a record for each token."""
         columns = zip(self.side.pieces, self.token_scores.tolist(), self.entropy(), self.ranks(), self.top(count), strict=True)
         return [
-            {"piece": piece, "logprob": score, "entropy": entropy, "rank": rank, "top": [[tokenizer.token(one), p] for one, p in top]}
+            {"piece": piece, "logprob": score, "entropy": entropy, "rank": rank, "top": [[piece_of(tokenizer, one), p] for one, p in top]}
             for piece, score, entropy, rank, top in columns
         ]
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from dragoman.explain.answer import Explanation, Scored
+from dragoman.explain.answer import Explanation, Scored, piece_of
 from dragoman.explain.attention import shown_piece, text_width
 from dragoman.explain.beams import BeamRecord, Candidate
 from dragoman.html import escaped, table
@@ -121,7 +121,7 @@ def token_steps(found: Explanation, scored: Scored, caption: str, count: int = 5
     parts.append("<tr>" + "".join(f'<th scope="col">{name}</th>' for name in heads) + "</tr>")
     columns = (scored.side.pieces, scored.token_scores.tolist(), scored.ranks(), scored.entropy(), scored.top(count + 1), scored.side.ids)
     for place, (piece, score, rank, entropy, top, token) in enumerate(zip(*columns, strict=True)):
-        others = [(tokenizer.token(one), p) for one, p in top if one != token][:count]
+        others = [(piece_of(tokenizer, one), p) for one, p in top if one != token][:count]
         p = math.exp(score)
         numbers = "".join(f'<td class="n">{cell}</td>' for cell in (f"{bar(p)} {p:.4f}", f"{rank:,}", f"{entropy:.3f}"))
         name = f'<th scope="row">{place + 1}</th><td dir="auto" class="chosen">{escaped(shown_piece(piece))}</td>'

@@ -13,7 +13,7 @@ from dragoman.config import TrainingConfig
 from dragoman.decoding.beam import length_penalty
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
-from dragoman.explain.answer import Explanation
+from dragoman.explain.answer import Explanation, piece_of
 from dragoman.explain.beams import BeamRecord
 from dragoman.explain.record import Trace, recording, tagged_lines, watched_call
 from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of, quoted
@@ -34,7 +34,7 @@ def projection(found: Explanation, focus: Focus) -> Step:
     computed = again.linear(again.exact(found.target.hidden[place]), matrix, None if bias is None else bias.detach().cpu().numpy())
     tokenizer = found.bundle.target_tokenizer
     best = np.argsort(-ours[place], kind="stable")[:_TOP]
-    rows = tuple((tokenizer.token(int(token)), int(token), float(ours[place, token])) for token in best if token < len(tokenizer))
+    rows = tuple((piece_of(tokenizer, int(token)), int(token), float(ours[place, token])) for token in best)
     tied, single = found.bundle.config.model.tie, found.bundle.config.model.single
     how = {
         "all": f"the same matrix E that embeds {'the text' if single else 'both languages, as in the paper'}",
@@ -57,7 +57,7 @@ def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
     place, target = focus.target, found.target
     logits, log_probs = again.exact(found.trace.array(found.logits)[place]), target.log_probs[place]
     tokenizer = found.bundle.target_tokenizer
-    rows = [(tokenizer.token(token), p, math.log(p) if p else -math.inf) for token, p in target.top(_TOP)[place]]
+    rows = [(piece_of(tokenizer, token), p, math.log(p) if p else -math.inf) for token, p in target.top(_TOP)[place]]
     rest = 1 - sum(row[1] for row in rows)
     chosen = target.side.pieces[place]
     return Step(
