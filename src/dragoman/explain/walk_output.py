@@ -57,7 +57,7 @@ def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
     place, target = focus.target, found.target
     logits, log_probs = again.exact(found.trace.array(found.logits)[place]), target.log_probs[place]
     tokenizer = found.bundle.target_tokenizer
-    rows = [(piece_of(tokenizer, token), p, math.log(p) if p else -math.inf) for token, p in target.top(_TOP)[place]]
+    rows = [(piece_of(tokenizer, token), p, float(log_probs[token])) for token, p in target.top(_TOP)[place]]
     rest = 1 - sum(row[1] for row in rows)
     chosen = target.side.pieces[place]
     return Step(
