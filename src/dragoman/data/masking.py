@@ -26,7 +26,8 @@ class Words:
         """Of which word each token of ``ids`` (T,) is."""
         begins = self.begins[ids]
         begins[1:] &= ~self.joins[ids[:-1]]
-        return np.cumsum(begins, dtype=np.int64)
+        numbers: Ids = np.cumsum(begins, dtype=np.int64)
+        return numbers
 
 
 @dataclass(frozen=True)
