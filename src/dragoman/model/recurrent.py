@@ -185,7 +185,6 @@ class RecurrentDecoder(nn.Module):
 
     def _kept(self, entering: Tensor, cells: int, like: Tensor) -> Tensor | None:
         """What dropout multiplies with at each position, after each cell and, last, after attention (T, cells, B, D): drawn at once."""
-        if not self.training:
-            return None
-        kept: Tensor = self.dropout(like.new_ones(entering.size(1), cells, *like.shape))
-        return kept
+        ones = like.new_ones(entering.size(1), cells, *like.shape)
+        kept: Tensor = self.dropout(ones)
+        return None if kept is ones else kept  # nothing is dropped
