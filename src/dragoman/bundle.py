@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,18 +18,24 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dragoman.config import Config, merge
+from dragoman.config import Architecture, Config, merge
 from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder, require_new, write_file
 from dragoman.model.build import build_model
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model, Transformer
 from dragoman.presets import count_parameters
 
 FORMAT_VERSION = 1
 """Written into config.json; a bundle of a higher number comes from a newer Dragoman and is refused."""
 
 _ARCHITECTURE = "transformer"
+_Kind = TypeVar("_Kind", Transformer, LanguageModel, MaskedLanguageModel)
+_VERBS_OF: dict[Architecture, str] = {
+    "encoder-decoder": "dragoman translate",
+    "decoder-only": "dragoman generate",
+    "encoder-only": "dragoman fill or dragoman embed",
+}
 
 _log = logging.getLogger("dragoman")
 _TOKENIZERS = {"joint": ("tokenizer.json", "tokenizer.json"), "separate": ("tokenizer.source.json", "tokenizer.target.json")}
@@ -43,10 +49,31 @@ class Bundle:
     """
 
     config: Config
-    model: Transformer
+    model: Model
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def encoder_decoder(self) -> Transformer:
+        """The model of two sequences; DragomanError for one of another kind."""
+        return self._of_kind(Transformer, "translates")
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """The decoder-only model; DragomanError for one of another kind."""
+        return self._of_kind(LanguageModel, "goes on with a text")
+
+    @property
+    def masked_language_model(self) -> MaskedLanguageModel:
+        """The encoder-only model; DragomanError for one of another kind."""
+        return self._of_kind(MaskedLanguageModel, "fills in what is masked")
+
+    def _of_kind(self, kind: type[_Kind], does: str) -> _Kind:
+        if not isinstance(self.model, kind):
+            architecture = self.config.model.architecture
+            raise DragomanError(f"the model is {architecture}, and not one that {does}: use {_VERBS_OF[architecture]}")
+        return self.model
 
 
 def save_bundle(bundle: Bundle, folder: Path, *, also: Callable[[Path], None] | None = None) -> None:
@@ -101,16 +128,23 @@ def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 def _card(bundle: Bundle) -> str:
     data, model = bundle.config.data, bundle.config.model
     tags = " ".join(map(tag_text, bundle.source_tokenizer.tags))
+    layers = {
+        "encoder-decoder": f"{model.encoder_layers} + {model.decoder_layers}",
+        "decoder-only": str(model.decoder_layers),
+        "encoder-only": str(model.encoder_layers),
+    }[model.architecture]
+    languages = {"Language": data.source} if model.single else {"Languages": f"{data.source or 'source'} to {data.target or 'target'}"}
+    entries = "" if model.single else f"{model.source_vocabulary:,} source and "
     facts = {
-        "Languages": f"{data.source or 'source'} to {data.target or 'target'}",
-        "Model": f"encoder-decoder Transformer, {model.encoder_layers} + {model.decoder_layers} layers, d_model {model.d_model}, "
-        f"d_ff {model.d_ff}, {model.n_heads} heads, {count_parameters(model):,} parameters",
-        "Vocabulary": f"{model.source_vocabulary:,} source and {model.target_vocabulary:,} target entries ({data.tokenizer})",
+        **languages,
+        "Model": f"{model.architecture} Transformer, {layers} layers, d_model {model.d_model}, d_ff {model.d_ff}, {model.n_heads} heads, "
+        f"{count_parameters(model):,} parameters",
+        "Vocabulary": f"{entries}{model.target_vocabulary:,}{'' if model.single else ' target'} entries ({data.tokenizer})",
         **({"Language tags": f"{tags}; each line to translate begins with one"} if tags else {}),
         **{key.replace("_", " ").capitalize(): str(value) for key, value in bundle.info.items()},
     }
     lines = [f"- {key}: {value}" for key, value in facts.items()]
-    return "\n".join(["# A Dragoman model", "", *lines, "", "Translate with `dragoman translate THIS_FOLDER`.", ""])
+    return "\n".join(["# A Dragoman model", "", *lines, "", f"To use it: {_VERBS_OF[model.architecture]}, each with THIS_FOLDER.", ""])
 
 
 def load_bundle(path: str | Path, *, device: str = "cpu") -> Bundle:
@@ -148,7 +182,7 @@ def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
     raise DragomanError(f"{folder}: cannot load this model: {'; '.join(problems)}; {remedy}")
 
 
-def _empty_model(config: Config) -> Transformer:
+def _empty_model(config: Config) -> Model:
     with torch.device("meta"), _NoDraws():
         return build_model(config.model)
 

@@ -166,7 +166,7 @@ def find_preset(name: object) -> Preset:
 
 
 def count_parameters(model: ModelConfig) -> int:
-    """Trainable numbers of an encoder-decoder, from the sizes alone; shared matrices count once (Table 3's last column)."""
+    """Trainable numbers of a model, from the sizes alone; shared matrices count once (Table 3's last column)."""
     query, concatenated = model.n_heads * model.key_width, model.n_heads * model.value_width
     key, value = model.key_value_heads * model.key_width, model.key_value_heads * model.value_width
     attention = model.d_model * (query + key + value + concatenated)
@@ -175,12 +175,22 @@ def count_parameters(model: ModelConfig) -> int:
     if model.qk_norm:
         attention += 2 * model.key_width
     inner = 2 if model.activation == "swiglu" else 1  # matrices from d_model to d_ff
-    feed_forward = (inner + 1) * model.d_model * model.d_ff + inner * model.d_ff + model.d_model
-    norm = model.d_model if model.norm == "rms" else 2 * model.d_model
+    feed_forward = (inner + 1) * model.d_model * model.d_ff
+    if model.feed_forward_bias:
+        feed_forward += inner * model.d_ff + model.d_model
+    norm = model.d_model * (2 if model.norm == "layer" and model.norm_bias else 1)
+    table = model.max_positions * model.d_model if model.positions == "learned" else 0
+    bias = model.target_vocabulary if model.output_bias else 0
+    if model.single:
+        layers = model.decoder_layers if model.architecture == "decoder-only" else model.encoder_layers
+        norms = 2 * layers + (model.norm_place == "pre") + model.embedding_norm
+        square = model.d_model * (model.d_model + 1)
+        around = model.output_transform * (square + norm) + model.pooler * square + model.token_types * model.d_model
+        embeddings = model.target_vocabulary * model.d_model * (2 if model.tie == "none" else 1)
+        return layers * (attention + feed_forward) + norms * norm + around + table + bias + embeddings
     encoder = model.encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     final_norms = 2 * norm if model.norm_place == "pre" else 0
-    positions = 2 * model.max_positions * model.d_model if model.positions == "learned" else 0
     source, target = model.source_vocabulary * model.d_model, model.target_vocabulary * model.d_model
     embeddings = {"all": target, "decoder": source + target, "none": source + 2 * target}[model.tie]
-    return encoder + decoder + final_norms + positions + embeddings
+    return encoder + decoder + final_norms + 2 * table + bias + embeddings

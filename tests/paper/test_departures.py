@@ -298,7 +298,7 @@ def test_the_defaults_are_none_of_them() -> None:
     [
         ({"kv_heads": 3}, "n_heads=8 does not divide by kv_heads=3"),
         ({"positions": "rotary", "d_k": 5, "d_v": 5}, "d_k=5 cannot rotate in pairs"),
-        ({"activation": "swish"}, "model.activation='swish'"),
+        ({"activation": "tanh"}, "model.activation='tanh'"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], complaint: str) -> None:

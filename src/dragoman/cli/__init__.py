@@ -5,7 +5,6 @@ Results go to standard output, everything else to standard error, all in UTF-8 w
 of a pipe went away, as for other programs of the kind, and nothing is said.
 """
 
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -38,13 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:]
     if sys.stdout is None:
         return streams.complain("standard output is closed; redirect it to a file or to /dev/null", 1)
-    terminate = signal.getsignal(signal.SIGTERM)
-    try:
-        with streams.set_up():
-            return _guarded(list(arguments))
-    finally:
-        if signal.getsignal(signal.SIGTERM) is not terminate:
-            signal.signal(signal.SIGTERM, terminate)
+    with streams.set_up():
+        return _guarded(list(arguments))
 
 
 def _guarded(arguments: list[str]) -> int:

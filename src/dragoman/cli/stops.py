@@ -1,18 +1,21 @@
 """How long work ends: a training or a translation at a signal, and what is said when a training has ended."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.streams import notify
+from dragoman.cli.streams import follows, launched, notify
 from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
     from dragoman.training.log import RunLog
     from dragoman.training.trainer import Trainer
+
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class _TerminatedError(DragomanError):
@@ -21,7 +24,10 @@ class _TerminatedError(DragomanError):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM while the block runs ends it as Ctrl-C does, so that what was done is recorded and said; status 143."""
+    """SIGTERM while the block runs ends it as Ctrl-C does, so that what was done is recorded and said; status 143.
+
+    After a failure it does nothing more to a process that speaks for a job of torchrun (`_handler_after`).
+    """
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -29,22 +35,31 @@ def terminable() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
+    failed = True
     try:
         yield
+        failed = False
     except KeyboardInterrupt:
         if received:
             raise _TerminatedError("terminated") from None
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, _handler_after(failed, before))
+
+
+def _handler_after(failed: bool, before: Handler) -> Handler:
+    """What SIGTERM does when long work has ended: what it did before, but nothing to the process that speaks for a job that failed.
+
+    torchrun sends it to all when one is gone, and what the first one has to say of that would be lost. It ends soon by itself.
+    """
+    return signal.SIG_IGN if failed and launched() and not follows() else before
 
 
 @contextmanager
 def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
     """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received.
 
-    After a failure SIGTERM does nothing to the first process any more, until `main` ends: torchrun sends it to all when one is gone, and
-    what the first has to say of that would be lost.
+    After a failure SIGTERM does nothing more to a process that speaks for a job of torchrun (`_handler_after`).
     """
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -59,13 +74,13 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
     for number in before:
         signal.signal(number, ask_to_stop)
-    speaks = trainer.ranks.first
+    failed = True
     try:
         yield received
-        speaks = False
+        failed = False
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if speaks and number == signal.SIGTERM else handler)
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
+        signal.signal(signal.SIGTERM, _handler_after(failed, before[signal.SIGTERM]))
 
 
 def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:

@@ -123,7 +123,7 @@ def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str
     if layer is not None:
         from dragoman.decoding.alignment import check_layer
 
-        check_layer(translator.bundle.model, layer)
+        check_layer(translator.bundle.encoder_decoder, layer)
 
     def work(window: Window) -> Done:
         window = separated(window, asked["prefix"])

@@ -50,7 +50,7 @@ class Tokenizer:
 
     ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
     splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``tags`` are the ids
-    of the language tags by name: de for ``>>de<<``.
+    of the language tags by name: de for ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in.
     """
 
     kind: Kind
@@ -61,6 +61,7 @@ class Tokenizer:
     unk: int
     backend: tokenizers.Tokenizer = field(repr=False)
     tags: Mapping[str, int] = field(default_factory=dict)
+    mask: int | None = None
 
     @classmethod
     def train(
@@ -105,8 +106,9 @@ class Tokenizer:
 
     @cached_property
     def textless(self) -> frozenset[int]:
-        """The ids that stand for no text: padding, start, end and the tags. An unknown token stands for some."""
-        return frozenset((self.pad, self.bos, self.eos, *self.tags.values()))
+        """The ids that stand for no text: padding, start, end, mask and the tags. An unknown token stands for some."""
+        mask = () if self.mask is None else (self.mask,)
+        return frozenset((self.pad, self.bos, self.eos, *mask, *self.tags.values()))
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, without start and end tokens."""
@@ -225,7 +227,7 @@ class Tokenizer:
             raise ValueError(f"tags {self.tags} are not in the vocabulary")
         if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(special) < len(SPECIAL_TOKENS) + len(
             self.tags
-        ):
+        ) + (self.mask is not None):
             raise ValueError(f"special ids {[*special]} in a vocabulary of {len(self)}")
         if sorted(self.backend.get_vocab().values()) != list(range(len(self))):
             raise ValueError("ids with gaps")
@@ -241,6 +243,8 @@ class Tokenizer:
         special: dict[str, object] = {"pad": self.pad, "bos": self.bos, "eos": self.eos, "unk": self.unk}
         if self.tags:
             special["tags"] = dict(self.tags)
+        if self.mask is not None:
+            special["mask"] = self.mask
         return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)
 
 

@@ -70,8 +70,8 @@ def align(bundle: Bundle, texts: Sequence[str], translations: Sequence[Translati
 
     None or 0 is `default_layer`. Raises UsageError for one that the model does not have.
     """
-    check_layer(bundle.model, layer or 0)
-    number = layer or default_layer(bundle.model)
+    check_layer(bundle.encoder_decoder, layer or 0)
+    number = layer or default_layer(bundle.encoder_decoder)
     weights = _of_each(bundle, translations, [number - 1], lambda seen: seen[0].mean(1))
     return [_aligned(bundle, *each) for each in zip(texts, translations, weights, strict=True)]
 
@@ -81,7 +81,7 @@ def attention(bundle: Bundle, translations: Sequence[Translation]) -> list[Weigh
 
     Of a text that was translated in pieces each piece has its own block, and the rest is zero.
     """
-    layers = range(len(bundle.model.decoder.layers))
+    layers = range(len(bundle.encoder_decoder.decoder.layers))
     return _of_each(bundle, translations, layers, lambda seen: torch.stack(list(seen), 1))
 
 
@@ -100,7 +100,7 @@ def _of_each(
 
 
 def _of_parts(bundle: Bundle, parts: Sequence[Part], layers: Sequence[int], reduce: Callable[[Sequence[Tensor]], Tensor]) -> list[Weights]:
-    source, target, model = bundle.source_tokenizer, bundle.target_tokenizer, bundle.model
+    source, target, model = bundle.source_tokenizer, bundle.target_tokenizer, bundle.encoder_decoder
     device = model.output.weight.device
     found: dict[int, Weights] = {}
     with torch.inference_mode(), _watched(model, layers) as seen:

@@ -69,10 +69,12 @@ class Prepared:
 class _Product(nn.Module):
     """x Wᵀ + b of several linear layers side by side, whose weights are joined and converted once."""
 
-    def __init__(self, *layers: Linear | Embedding, precision: Precision) -> None:
+    def __init__(self, *layers: Linear | Embedding, precision: Precision, bias: Tensor | None = None) -> None:
         super().__init__()
         weight = _joined([layer.weight.detach() for layer in layers])  # (O, I)
         biases = [layer.bias.detach() for layer in layers if isinstance(layer, Linear) and layer.bias is not None]
+        if bias is not None:
+            biases.append(bias.detach())
         self.bias = _joined(biases) if biases else None  # (O)
         self.weight: Tensor | None = None if precision == "int8" else weight
         self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
@@ -182,7 +184,8 @@ class PreparedStep(StepModel[Prepared]):
         self.decoder = model.decoder
         self.encoder = _with_products(model.encoder, precision)
         self.layers = [_Layer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
-        self.project = model.project if precision == "fp32" else _Product(model.output, precision=precision)
+        bias = model.output_bias
+        self.project = model.project if precision == "fp32" else _Product(model.output, precision=precision, bias=bias)
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""

@@ -121,7 +121,7 @@ def score_texts(
         source, source_mask = pad_rows([source_ids[place] for place in batch], pad=source_tokenizer.pad, device=device)
         target, _ = pad_rows([target_ids[place] for place in batch], pad=target_tokenizer.pad, device=device)
         target_input = torch.cat((torch.full_like(target[:, :1], target_tokenizer.bos), target[:, :-1]), 1)  # (B, T)
-        by_model = [score_pairs(model, source, source_mask, target_input, target) for model in (bundle.model, *ensemble)]
+        by_model = [score_pairs(model, source, source_mask, target_input, target) for model in (bundle.encoder_decoder, *ensemble)]
         for place, row in zip(batch, mean_log_prob(by_model).tolist(), strict=True):
             ids = target_ids[place]
             total = sum(row[: len(ids)])

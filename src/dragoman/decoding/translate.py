@@ -90,7 +90,7 @@ class Translator:
         self.bundles = (bundle, *(ensemble or {}).values())
         for name, other in (ensemble or {}).items():
             check_ensemble(bundle, "the first model", other, name)
-        check_precision(precision, [each.model for each in self.bundles])
+        check_precision(precision, [each.encoder_decoder for each in self.bundles])
         self._checked: SearchOptions | None = None
         self._made: tuple[object, list[StepModel[Any]]] | None = None
 
@@ -162,7 +162,7 @@ class Translator:
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with self._evaluating():
-            others = [bundle.model for bundle in self.bundles[1:]]
+            others = [bundle.encoder_decoder for bundle in self.bundles[1:]]
             return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=others)
 
     def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[Part]]:
@@ -227,9 +227,9 @@ class Translator:
 
     def _steps(self) -> list[StepModel[Any]]:
         """Step models of the weights as they are, for they take time to make."""
-        made_of = [(*map(_mark, bundle.model.parameters()), can_prepare(bundle.model)) for bundle in self.bundles]
+        made_of = [(*map(_mark, bundle.model.parameters()), can_prepare(bundle.encoder_decoder)) for bundle in self.bundles]
         if self._made is None or self._made[0] != made_of:
-            self._made = made_of, [step_of(bundle.model, precision=self.precision) for bundle in self.bundles]
+            self._made = made_of, [step_of(bundle.encoder_decoder, precision=self.precision) for bundle in self.bundles]
         return self._made[1]
 
     @cached_property

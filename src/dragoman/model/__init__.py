@@ -2,11 +2,11 @@
 
 from dragoman.model.attention import FusedAttention, MultiHeadAttention, ScaledDotProductAttention, scaled_dot_product_attention
 from dragoman.model.build import build_model
-from dragoman.model.cache import Cache
+from dragoman.model.cache import Cache, SelfCache
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, RotaryPositions, sinusoids
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, GatedFeedForward
 from dragoman.model.masks import causal_mask, padding_mask
-from dragoman.model.transformer import Decoder, Encoder, Transformer
+from dragoman.model.transformer import Decoder, Encoder, LanguageModel, MaskedLanguageModel, Model, Transformer
 
 __all__ = [
     "Cache",
@@ -18,11 +18,15 @@ __all__ = [
     "FeedForward",
     "FusedAttention",
     "GatedFeedForward",
+    "LanguageModel",
     "LearnedPositions",
+    "MaskedLanguageModel",
+    "Model",
     "MultiHeadAttention",
     "PositionalEncoding",
     "RotaryPositions",
     "ScaledDotProductAttention",
+    "SelfCache",
     "Transformer",
     "build_model",
     "causal_mask",

@@ -165,18 +165,25 @@ class MultiHeadAttention(nn.Module):
         (queries,) = linear_together(query, self.w_q, narrow=True)  # (B, Tq, H·K)
         return self._attend(queries, keys_values, mask)
 
-    def attend_to_itself(self, x: Tensor, mask: Tensor | None = None, *, past: KeysValues | None = None) -> tuple[Tensor, KeysValues]:
-        """Attention of new positions x (B, Tq, D) over the past ones and themselves: (B, Tq, D), and the keys and values of them all."""
-        start = 0 if past is None else past.key.size(2)
+    def attend_to_itself(
+        self, x: Tensor, mask: Tensor | None = None, *, past: KeysValues | None = None, padding: Tensor | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """Attention of new positions x (B, Tq, D) over the past ones and themselves: (B, Tq, D), and the keys and values of them all.
+
+        ``padding`` (B,) is how many positions stand before the first token of each row, where those are not counted.
+        """
+        start: int | Tensor = 0 if past is None else past.key.size(2)
+        if padding is not None:
+            start = start - padding
         queries, keys, values = linear_together(x, self.w_q, self.w_k, self.w_v, narrow=True)  # (B, Tq, H·K)
         newer = self._keys_values(keys, values, start=start)
         seen = newer if past is None else past.append(newer)
         return self._attend(queries, seen, mask, start=start), seen
 
-    def _keys_values(self, keys: Tensor, values: Tensor, *, start: int = 0) -> KeysValues:
+    def _keys_values(self, keys: Tensor, values: Tensor, *, start: int | Tensor = 0) -> KeysValues:
         return KeysValues(self._placed(_heads(keys, self.kv_heads), self.key_norm, start), _heads(values, self.kv_heads))
 
-    def _attend(self, queries: Tensor, keys_values: KeysValues, mask: Tensor | None, *, start: int = 0) -> Tensor:
+    def _attend(self, queries: Tensor, keys_values: KeysValues, mask: Tensor | None, *, start: int | Tensor = 0) -> Tensor:
         queries = self._placed(_heads(queries, self.n_heads), self.query_norm, start)  # (B, H, Tq, K)
         key, value = keys_values
         if self.kv_heads != self.n_heads:
@@ -186,7 +193,7 @@ class MultiHeadAttention(nn.Module):
         projected: Tensor = self.w_concat(concatenated)  # (B, Tq, D)
         return projected
 
-    def _placed(self, heads: Tensor, norm: nn.Module | None, start: int) -> Tensor:
+    def _placed(self, heads: Tensor, norm: nn.Module | None, start: int | Tensor) -> Tensor:
         """Heads of queries or keys as they meet: normed, in float32 at least, and rotated to their positions, where that is set."""
         if norm is not None:
             heads = norm(heads.to(torch.promote_types(heads.dtype, torch.float32))).to(heads.dtype)

@@ -1,8 +1,9 @@
 """A model from its settings: the only place in model/ that reads `ModelConfig` (Section 3; initialisation as in the authors' code)."""
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -21,11 +22,14 @@ from dragoman.model.layers import (
     pre_norm_residual,
     residual,
 )
-from dragoman.model.transformer import Decoder, Encoder, Transformer
+from dragoman.model.linear import Linear
+from dragoman.model.transformer import Decoder, Encoder, LanguageModel, MaskedLanguageModel, Model, Transformer
+
+_Any = TypeVar("_Any", Transformer, LanguageModel, MaskedLanguageModel)
 
 
-def build_model(config: ModelConfig, *, seed: int | None = None) -> Transformer:
-    """The encoder-decoder of these settings with fresh weights, in training mode.
+def build_model(config: ModelConfig, *, seed: int | None = None) -> Model:
+    """The model of these settings with fresh weights, in training mode.
 
     Embeddings are N(0, d_model^-½) with a zero row for padding, other matrices Xavier uniform, biases zero; with DeepNorm some of them
     are scaled by its β. A ``seed`` fixes the weights and leaves PyTorch's random state on the CPU as it was.
@@ -33,31 +37,110 @@ def build_model(config: ModelConfig, *, seed: int | None = None) -> Transformer:
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        model = _assemble(config)
-        initialise(model)
-        if config.norm_place == "deepnorm":
-            _shrink(model.encoder.layers, _deepnorm_encoder(config).beta)
-            _shrink(model.decoder.layers, _deepnorm_decoder(config).beta)
-    return model
+        if config.architecture == "decoder-only":
+            return _initialised(_language_model(config), config)
+        if config.architecture == "encoder-only":
+            return _initialised(_masked_language_model(config), config)
+        return _initialised(_encoder_decoder(config), config)
 
 
 def initialise(model: nn.Module) -> None:
-    """Xavier uniform for every linear layer's matrix, zero for its bias; embeddings draw their own values when made."""
+    """Xavier uniform for every linear layer's matrix, zero for its bias; embeddings of tokens draw their own values when made."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
 
 
-def _assemble(config: ModelConfig) -> Transformer:
-    target = Embedding(config.target_vocabulary, config.d_model, pad=config.pad)
-    source = target if config.tie == "all" else Embedding(config.source_vocabulary, config.d_model, pad=config.pad)
-    output = Embedding(config.target_vocabulary, config.d_model, pad=config.pad) if config.tie == "none" else target
+def _initialised(model: _Any, config: ModelConfig) -> _Any:
+    initialise(model)
+    if config.initialization == "normal":
+        _draw_normal(model, ends=math.sqrt(2 * config.decoder_layers) if isinstance(model, LanguageModel) else 1.0)
+    if config.norm_place == "deepnorm":
+        for layers, deepnorm in _stacks(model, config):
+            _shrink(layers, deepnorm.beta)
+    return model
+
+
+def _stacks(model: nn.Module, config: ModelConfig) -> "list[tuple[nn.Module, _DeepNorm]]":
+    if isinstance(model, LanguageModel):
+        return [(model.layers, _deepnorm_alone(config.decoder_layers))]
+    if isinstance(model, MaskedLanguageModel):
+        return [(model.encoder.layers, _deepnorm_alone(config.encoder_layers))]
+    assert isinstance(model, Transformer)
+    return [(model.encoder.layers, _deepnorm_encoder(config)), (model.decoder.layers, _deepnorm_decoder(config))]
+
+
+@torch.no_grad()
+def _draw_normal(model: nn.Module, *, ends: float) -> None:
+    """N(0, 0.02²) for every matrix and embedding, with zeros for padding; the matrices that end a sub-layer are divided by ``ends``."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            last = name.rpartition(".")[2] in ("w_concat", "w_out") or name.endswith("feed_forward.2")
+            nn.init.normal_(module.weight, std=0.02 / ends if last else 0.02)
+        elif isinstance(module, Embedding | LearnedPositions | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, Embedding):
+            module.weight[module.pad].zero_()
+
+
+def _embeddings(config: ModelConfig) -> tuple[Embedding, Embedding, Embedding]:
+    """Of the source, of the target, and the output matrix."""
+    embedding = partial(Embedding, d_model=config.d_model, pad=config.pad, scaled=config.scale_embedding)
+    target = embedding(config.target_vocabulary)
+    source = target if config.tie == "all" or config.single else embedding(config.source_vocabulary)
+    return source, target, embedding(config.target_vocabulary) if config.tie == "none" else target
+
+
+def _output_bias(config: ModelConfig) -> nn.Parameter | None:
+    return nn.Parameter(torch.zeros(config.target_vocabulary)) if config.output_bias else None
+
+
+def _language_model(config: ModelConfig) -> LanguageModel:
+    _, embedding, output = _embeddings(config)
+    return LanguageModel(
+        embedding=embedding,
+        positions=_positions(config),
+        layers=(_encoder_layer(config, _deepnorm_alone(config.decoder_layers)) for _ in range(config.decoder_layers)),
+        dropout=FastDropout(config.dropout),
+        output=output,
+        max_positions=config.max_positions,
+        final_norm=_final_norm(config),
+        output_bias=_output_bias(config),
+    )
+
+
+def _masked_language_model(config: ModelConfig) -> MaskedLanguageModel:
+    _, embedding, output = _embeddings(config)
+    norm, width = _norm_of(config), config.d_model
+    encoder = Encoder(
+        embedding=embedding,
+        positions=_positions(config),
+        layers=(_encoder_layer(config, _deepnorm_alone(config.encoder_layers)) for _ in range(config.encoder_layers)),
+        dropout=FastDropout(config.dropout),
+        final_norm=_final_norm(config),
+        token_types=nn.Embedding(config.token_types, width) if config.token_types else None,
+        embedding_norm=norm(width) if config.embedding_norm else None,
+    )
+    return MaskedLanguageModel(
+        encoder=encoder,
+        output=output,
+        max_positions=config.max_positions,
+        transform=nn.Sequential(Linear(width, width), nn.GELU(), norm(width)) if config.output_transform else None,
+        output_bias=_output_bias(config),
+        pooler=Linear(width, width) if config.pooler else None,
+    )
+
+
+def _encoder_decoder(config: ModelConfig) -> Transformer:
+    source, target, output = _embeddings(config)
     encoder = Encoder(
         embedding=source,
         positions=_positions(config),
-        layers=(_encoder_layer(config) for _ in range(config.encoder_layers)),
+        layers=(_encoder_layer(config, _deepnorm_encoder(config)) for _ in range(config.encoder_layers)),
         dropout=FastDropout(config.dropout),
         final_norm=_final_norm(config),
     )
@@ -68,10 +151,11 @@ def _assemble(config: ModelConfig) -> Transformer:
         dropout=FastDropout(config.dropout),
         final_norm=_final_norm(config),
     )
-    return Transformer(encoder=encoder, decoder=decoder, output=output, max_positions=config.max_positions)
+    bias = _output_bias(config)
+    return Transformer(encoder=encoder, decoder=decoder, output=output, max_positions=config.max_positions, output_bias=bias)
 
 
-def _encoder_layer(config: ModelConfig) -> EncoderLayer:
+def _encoder_layer(config: ModelConfig, deepnorm: "_DeepNorm") -> EncoderLayer:
     return EncoderLayer(
         config.d_model,
         config.n_heads,
@@ -80,7 +164,7 @@ def _encoder_layer(config: ModelConfig) -> EncoderLayer:
         self_attn=_self_attention(config),
         feed_forward=_feed_forward(config),
         norm=_norm_of(config),
-        around=_around(config, _deepnorm_encoder(config)),
+        around=_around(config, deepnorm),
     )
 
 
@@ -115,16 +199,18 @@ def _attention(config: ModelConfig) -> MultiHeadAttention:
 def _self_attention(config: ModelConfig) -> MultiHeadAttention:
     attention = _attention(config)
     if config.positions == "rotary":
-        attention.rotary = RotaryPositions(config.key_width, config.max_positions)
+        attention.rotary = RotaryPositions(config.key_width, config.max_positions, base=config.rotary_base)
     return attention
 
 
 def _feed_forward(config: ModelConfig) -> nn.Module:
     dropout = FastDropout(config.activation_dropout) if config.activation_dropout else 0.0
     if config.activation == "swiglu":
-        return GatedFeedForward(config.d_model, config.d_ff, dropout=dropout)
-    activation = nn.GELU() if config.activation == "gelu" else nn.ReLU()
-    return FeedForward(config.d_model, config.d_ff, dropout=dropout, activation=activation)
+        return GatedFeedForward(config.d_model, config.d_ff, dropout=dropout, bias=config.feed_forward_bias)
+    activations = {"relu": nn.ReLU(), "gelu": nn.GELU(), "gelu-tanh": nn.GELU("tanh"), "swish": nn.SiLU()}
+    return FeedForward(
+        config.d_model, config.d_ff, dropout=dropout, activation=activations[config.activation], bias=config.feed_forward_bias
+    )
 
 
 def _positions(config: ModelConfig) -> PositionalEncoding | LearnedPositions | NoPositions:
@@ -136,8 +222,9 @@ def _positions(config: ModelConfig) -> PositionalEncoding | LearnedPositions | N
 
 
 def _norm_of(config: ModelConfig) -> Callable[[int], nn.Module]:
-    kind: type[nn.LayerNorm] | type[nn.RMSNorm] = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
-    return partial(kind, eps=config.norm_epsilon)
+    if config.norm == "rms":
+        return partial(nn.RMSNorm, eps=config.norm_epsilon)
+    return partial(nn.LayerNorm, eps=config.norm_epsilon, bias=config.norm_bias)
 
 
 def _final_norm(config: ModelConfig) -> nn.Module | None:
@@ -158,6 +245,11 @@ def _deepnorm_encoder(config: ModelConfig) -> _DeepNorm:
 
 def _deepnorm_decoder(config: ModelConfig) -> _DeepNorm:
     return _DeepNorm((3 * config.decoder_layers) ** (1 / 4), (12 * config.decoder_layers) ** (-1 / 4))
+
+
+def _deepnorm_alone(layers: int) -> _DeepNorm:
+    """Of a model of one stack."""
+    return _DeepNorm((2 * layers) ** (1 / 4), (8 * layers) ** (-1 / 4))
 
 
 def _around(config: ModelConfig, deepnorm: _DeepNorm) -> Residual:

@@ -70,5 +70,26 @@ class Cache:
         return Cache(tuple(_reorder(layer, rows) for layer in self.layers), mask)
 
 
+@dataclass(frozen=True)
+class SelfCache:
+    """What a decoder-only model has seen: the keys and values of each layer, none before the first position.
+
+    ``padding`` (B,) is how many positions stand before the first token of each row, which attend to nothing and are not counted; or None.
+    """
+
+    layers: tuple[KeysValues, ...] = ()
+    padding: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        """Positions seen, padding included."""
+        return self.layers[0].key.size(2) if self.layers else 0
+
+    def reorder(self, rows: Tensor) -> "SelfCache":
+        """The sequences of the given batch rows (M,), in that order."""
+        padding = None if self.padding is None else self.padding.index_select(0, rows)
+        return SelfCache(tuple(layer.select(rows) for layer in self.layers), padding)
+
+
 def _reorder(layer: LayerCache, rows: Tensor) -> LayerCache:
     return replace(layer, memory=layer.memory.select(rows), own=layer.own and layer.own.select(rows))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.model.attention import MultiHeadAttention
-from dragoman.model.cache import LayerCache
+from dragoman.model.cache import KeysValues, LayerCache
 from dragoman.model.dropout import as_module
 from dragoman.model.linear import Linear, linear_together, products_are_narrow, relu_feed_forward, unwatched
 
@@ -21,15 +21,17 @@ class FeedForward(nn.Sequential):
     An ``activation`` that is given takes the place of max(0, ·).
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0, activation: nn.Module | None = None) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0, activation: nn.Module | None = None, bias: bool = True
+    ) -> None:
         activation = activation or nn.ReLU()
         inner = activation if dropout == 0 else nn.Sequential(activation, as_module(dropout))
-        super().__init__(Linear(d_model, d_ff), inner, Linear(d_ff, d_model))
+        super().__init__(Linear(d_model, d_ff, bias=bias), inner, Linear(d_ff, d_model, bias=bias))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D); returns (B, T, D)."""
         first, inner, second = self
-        if isinstance(inner, nn.ReLU) and products_are_narrow(x) and unwatched(first, second):
+        if isinstance(inner, nn.ReLU) and first.bias is not None and products_are_narrow(x) and unwatched(first, second):
             return relu_feed_forward(x, cast(Linear, first), cast(Linear, second))
         output: Tensor = second(inner(first(x)))
         return output
@@ -41,11 +43,11 @@ class GatedFeedForward(nn.Module):
     All three matrices are ``d_ff`` wide, which is half as many numbers more as `FeedForward` has.
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0) -> None:
+    def __init__(self, d_model: int, d_ff: int, *, dropout: float | nn.Module = 0.0, bias: bool = True) -> None:
         super().__init__()
-        self.w_gate = Linear(d_model, d_ff)
-        self.w_in = Linear(d_model, d_ff)
-        self.w_out = Linear(d_ff, d_model)
+        self.w_gate = Linear(d_model, d_ff, bias=bias)
+        self.w_in = Linear(d_model, d_ff, bias=bias)
+        self.w_out = Linear(d_ff, d_model, bias=bias)
         self.dropout = nn.Identity() if dropout == 0 else as_module(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,6 +120,23 @@ class EncoderLayer(nn.Module):
         """x (B, T, D); mask broadcastable to (B, H, T, T). Returns (B, T, D)."""
         x = self._residual(self.norm1, x, lambda y: self.self_attn(y, y, y, mask))
         return self._residual(self.norm2, x, self.feed_forward)
+
+    def extend(
+        self, x: Tensor, past: KeysValues | None, mask: Tensor | None = None, *, padding: Tensor | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """The same for new positions x (B, Tq, D) after past ones: returns (B, Tq, D), and the keys and values of them all.
+
+        mask broadcastable to (B, H, Tq, Tk) with Tk = past + new positions; ``padding`` (B,) as for `MultiHeadAttention`.
+        """
+        seen = past
+
+        def self_attention(y: Tensor) -> Tensor:
+            nonlocal seen
+            attended, seen = self.self_attn.attend_to_itself(y, mask, past=past, padding=padding)
+            return attended
+
+        x = self._residual(self.norm1, x, self_attention)
+        return self._residual(self.norm2, x, self.feed_forward), cast(KeysValues, seen)
 
     def _residual(self, norm: nn.Module, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         return self.around(x, sublayer, norm=norm, dropout=self.dropout)

@@ -41,6 +41,13 @@ def output_loss(
         return Loss(*_OutputLoss.apply(hidden, matrix, target, epsilon, rows, dtype, wants))  # type: ignore[no-untyped-call]
 
 
+def with_bias(hidden: Tensor, matrix: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """hidden (N, D) and matrix (V, D) with a bias (V,) for each class as one more column of both, or as they are where there is none."""
+    if bias is None:
+        return hidden, matrix
+    return F.pad(hidden, (0, 1), value=1.0), torch.cat((matrix, bias[:, None]), 1)  # (N, D + 1), (V, D + 1)
+
+
 def rdrop_loss(
     hidden: tuple[Tensor, Tensor], matrix: Tensor, target: Tensor, *, epsilon: float, alpha: float, rows: int = 512,
     dtype: torch.dtype = torch.float32,

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from dragoman.bundle import Bundle
 from dragoman.config import TrainingConfig
 from dragoman.errors import UsageError
-from dragoman.model.transformer import Transformer
 from dragoman.ranks import answered
 from dragoman.training.loss import Loss
 
@@ -50,7 +49,7 @@ class ShardedModel:
         warnings.filterwarnings("ignore", message=_VIEWS)
         self.device, self.first = device, dist.get_rank() == 0
         self._whole = replace(bundle, model=deepcopy(bundle.model)) if self.first else bundle
-        self.model: Transformer = bundle.model
+        self.model = bundle.encoder_decoder
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
             fully_shard(layer, mesh=mesh)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -13,7 +13,7 @@ from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.model.build import build_model
 from dragoman.model.embedding import Embedding
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model, Transformer
 from dragoman.training.records import read_run
 
 
@@ -60,7 +60,7 @@ def starting_vocabularies(run: Path) -> tuple[int, int]:
     return start["source_vocabulary"], start["target_vocabulary"]
 
 
-def starting_model(run: Path, config: ModelConfig, source: Tokenizer, target: Tokenizer) -> Transformer:
+def starting_model(run: Path, config: ModelConfig, source: Tokenizer, target: Tokenizer) -> Model:
     """A model of these settings with the weights of the model that the run goes on from.
 
     ``source`` and ``target`` are the run's tokenizers, whose last entries may be new to that model (`fill_new_rows`). Raises DragomanError
@@ -78,9 +78,11 @@ def starting_model(run: Path, config: ModelConfig, source: Tokenizer, target: To
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight[: len(weights[name])] = weights[name]
-    fill_new_rows(model.encoder.embedding, before=len(known.source_tokenizer), after=len(source))
-    for embedding in (model.decoder.embedding, model.output):
-        fill_new_rows(embedding, before=len(known.target_tokenizer), after=len(target))
+    if isinstance(model, Transformer):
+        fill_new_rows(model.encoder.embedding, before=len(known.source_tokenizer), after=len(source))
+    inner = {Transformer: "decoder", LanguageModel: "", MaskedLanguageModel: "encoder"}[type(model)]
+    for embedding in (model.get_submodule(inner).embedding, model.output):
+        fill_new_rows(cast(Embedding, embedding), before=len(known.target_tokenizer), after=len(target))
     return model
 
 

@@ -22,7 +22,7 @@ from dragoman.errors import DragomanError
 from dragoman.ranks import answered
 from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
-from dragoman.training.loss import Loss, output_loss, rdrop_loss
+from dragoman.training.loss import Loss, output_loss, rdrop_loss, with_bias
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.precision import SMALLEST_SCALE, compute_dtype
@@ -69,7 +69,7 @@ class Trainer:
         self.settings: TrainingConfig = bundle.config.training
         self.run, self.log, self.device, self.facts = run, log, device, {**(facts or {}), "optimizer": self.settings.optimizer}
         self.shards = ShardedModel(bundle, self._loss, device=device) if self.settings.shard else None
-        self.model = bundle.model if self.shards else bundle.model.to(device)
+        self.model = bundle.encoder_decoder if self.shards else bundle.encoder_decoder.to(device)
         self.average = MovingAverage(self.model, decay=self.settings.ema) if self.settings.ema else None
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
@@ -214,19 +214,20 @@ class Trainer:
         return True
 
     def _loss(self, batch: Batch, *, epsilon: float) -> Loss:
-        hidden, matrix, gold = self._hidden(batch), self.model.output.weight, batch.target_output[batch.target_mask]
+        gold = batch.target_output[batch.target_mask]
+        hidden, matrix = self._last(batch)
         if self.settings.rdrop and self.model.training:
-            both = (hidden, self._hidden(batch))  # the second pass draws other dropout
+            both = (hidden, self._last(batch)[0])  # the second pass draws other dropout
             return rdrop_loss(both, matrix, gold, epsilon=epsilon, alpha=self.settings.rdrop, dtype=self.dtype)
         dtype = self.dtype if self.model.training else torch.float32  # an evaluation is for comparing
         return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=dtype)
 
-    def _hidden(self, batch: Batch) -> Tensor:
-        """Hidden states (N, D) of a batch's N target tokens."""
+    def _last(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Hidden states (N, D) of a batch's N target tokens, and the output matrix (V, D) that they meet."""
         with self._autocast():
             memory = self.model.encode(batch.source, batch.source_mask)  # (B, S, D)
             hidden = self.model.decode(batch.target_input, memory, batch.source_mask)  # (B, T, D)
-        return hidden[batch.target_mask]
+        return with_bias(hidden[batch.target_mask], self.model.output.weight, self.model.output_bias)
 
     def _clip(self) -> float:
         """Takes the scale of the loss from the gradient and scales it down to clip_norm, where that is set; returns its norm before."""
@@ -356,7 +357,7 @@ class Trainer:
         """
         if self.shards:
             with self.shards.gathered() as whole:
-                sharded, self.model = self.model, whole.model
+                sharded, self.model = self.model, whole.encoder_decoder
                 try:
                     yield whole, {}
                 finally:
