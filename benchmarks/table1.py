@@ -10,7 +10,7 @@ with n and not with n²).
 Beside the times stand what is counted and what Table 1 says. `products` is the longest chain of matrix products of which each needs the one
 before, found in autograd's graph. `path` is the number of steps from the last output to the first input: layers on top of one another until
 the gradient of the last position reaches the first, which is found by following it; within the recurrent layer it is the number of steps
-from one position to the next, found in the graph. Table 1's log_k(n) is for dilated convolutions; these are not, so n / k stands beside them (Section 4).
+from one position to the next, found in the graph. Table 1's log_k(n) is for dilated convolutions; these are not, so n / k stands there.
 
 The plot, table1.svg beside the result, shows the time of forward and backward passes.
 """
@@ -18,7 +18,6 @@ The plot, table1.svg beside the result, shows the time of forward and backward p
 import argparse
 import json
 import math
-import os
 import platform
 import statistics
 import sys
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 class Neighbourhood(nn.Module):
-    """Equation (1) where each position sees those at most ``reach`` away: in blocks of that many queries, each with three blocks of keys."""
+    """Equation (1) where each position sees those at most ``reach`` away: blocks of so many queries, each with three of keys."""
 
     def __init__(self, reach: int) -> None:
         super().__init__()

@@ -157,9 +157,7 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive_search(kind: dict[str, Any]) 
     source, mask = torch.tensor([[4, 5, 3, 6], [6, 6, 0, 0]]), token_mask(4, 2)
     step: Any = step_of(model)
     assert isinstance(step, TransformerStep)
-    found = beam_search(
-        step, source, mask, bos=bos, eos=eos, banned=(0, bos), beam=300, n_best=3, alpha=alpha, max_lengths=[limit, limit]
-    )
+    found = beam_search(step, source, mask, bos=bos, eos=eos, banned=(0, bos), beam=300, n_best=3, alpha=alpha, max_lengths=[limit, limit])
     contents = [content for length in range(limit) for content in itertools.product(letters, repeat=length)]
     for row, hypotheses in enumerate(found):
         scored = []

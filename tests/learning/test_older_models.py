@@ -51,7 +51,9 @@ def reverse(line: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", [str, reverse], ids=["copy", "reverse"])
-def test_a_task_is_learnt_from_lines_and_holds_on_others(kind: str, task: Callable[[str], str], tmp_path: Path, run: Callable[..., str]) -> None:
+def test_a_task_is_learnt_from_lines_and_holds_on_others(
+    kind: str, task: Callable[[str], str], tmp_path: Path, run: Callable[..., str]
+) -> None:
     lines = letter_lines(6000, seed=1)
     unseen = [line for line in dict.fromkeys(letter_lines(1000, seed=2)) if line not in set(lines)][:200]
     assert len(unseen) == 200

@@ -210,18 +210,16 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from dragoman.config import ModelConfig
     from dragoman.data.tokenizer import tag_text
+    from dragoman.presets import describe_sizes
 
-    model, vocabulary = facts["settings"]["model"], facts["vocabulary"]
+    sizes, vocabulary = ModelConfig(**facts["settings"]["model"]), facts["vocabulary"]
     joint, separate = f"{vocabulary['source']:,} entries", f"{vocabulary['source']:,} source and {vocabulary['target']:,} target entries"
     return [
         ("model", facts["path"]),
         ("languages", f"{facts['languages']['source'] or '?'} to {facts['languages']['target'] or '?'}"),
-        (
-            "sizes",
-            f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, d_ff {model['d_ff']}, "
-            f"{model['n_heads']} heads, at most {model['max_positions']:,} tokens",
-        ),
+        ("sizes", f"{describe_sizes(sizes)}, at most {sizes.max_positions:,} tokens"),
         ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
         *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),

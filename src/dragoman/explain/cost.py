@@ -16,7 +16,7 @@ _WIDE = 4  # bytes of a float32
 
 
 class Work(NamedTuple):
-    """Multiplications of a forward pass, each with its addition, for one pair of S source and T target tokens (S is 0 in a language model).
+    """Multiplications of a forward pass, each with its addition, for a pair of S source and T target tokens (one sequence: S is 0).
 
     ``source`` comes S times, ``target`` T times, ``once`` once; ``source_pairs`` S² times, ``between`` S·T times, ``target_pairs`` T² times.
     """
@@ -40,9 +40,7 @@ def forward_work(model: ModelConfig) -> Work:
         return Work(target=model.decoder_layers * _layer(model) + _output(model), target_pairs=model.decoder_layers * heads)
     if model.architecture == "encoder-only":
         transform = model.d_model**2 if model.output_transform else 0
-        return Work(
-            target=model.encoder_layers * _layer(model) + transform + _output(model), target_pairs=model.encoder_layers * heads
-        )
+        return Work(target=model.encoder_layers * _layer(model) + transform + _output(model), target_pairs=model.encoder_layers * heads)
     query, key, value, concatenated = _projections(model)
     memory = model.decoder_layers * (key + value)  # projected once for each source token
     return Work(
@@ -137,7 +135,7 @@ class Bytes(NamedTuple):
 
 
 def training_bytes(model: ModelConfig, training: TrainingConfig) -> Bytes:
-    """Of the weights, their gradients, Adam's two moments (Muon has one for the matrices it takes) and a moving average where there is one."""
+    """Of the weights, their gradients, Adam's two moments (Muon keeps fewer), and a moving average where there is one."""
     weights = _WIDE * count_parameters(model)
     return Bytes(weights, weights, 2 * weights, weights if training.ema else 0)
 

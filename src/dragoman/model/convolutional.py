@@ -57,7 +57,7 @@ class ConvolutionalEncoder(nn.Module):
         self.attentions = attentions
 
     def forward(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """source (B, S) of ids; mask (B, S), True at tokens. Returns the memory (B, S, 2·D): keys, then values with the embeddings added."""
+        """source (B, S) of ids; mask (B, S), True at tokens. Returns the memory (B, S, 2·D): keys, then values, embeddings added."""
         padding = None if mask is None else ~as_boolean(mask)[..., None]  # (B, S, 1)
         embedded = self.dropout(self.positions(self.embedding(source)))  # (B, S, D)
         x = self.w_in(embedded)

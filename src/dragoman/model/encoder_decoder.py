@@ -14,8 +14,9 @@ from dragoman.model.embedding import Embedding
 class EncoderDecoder(nn.Module):
     """Source ids to a memory, and target ids after one another to what comes next; ``output`` is the pre-softmax matrix.
 
-    ``output_bias`` (V,) on the logits is a named departure. ``encoder`` makes the memory of source ids (B, S) and a mask (B, S) or None, True at tokens. ``decoder`` has ``start``, the cache
-    before the first target position, and makes hidden states (B, T, D) of target ids (B, T) and a cache. Both have an ``embedding``.
+    ``encoder`` makes the memory of source ids (B, S) and a mask (B, S) or None, True at tokens. ``decoder`` has ``start``, the cache before
+    the first target position, and makes hidden states (B, T, D) of target ids (B, T) and a cache. Both have an ``embedding``.
+    ``output_bias`` (V,) on the logits is a named departure.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class CellState(NamedTuple):
 class LSTMCell(nn.Module):
     """One step of a long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
-    i, f, g, o = W x + b + U h;  c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g);  h' = σ(o) ⊙ tanh(c'). W x + b comes from outside, where it is made for many
+    i, f, g, o = W x + b + U h;  c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g);  h' = σ(o) ⊙ tanh(c'). W x + b comes from outside, made for many
     positions at once.
     """
 
@@ -121,9 +121,7 @@ class RecurrentCache:
         """The hypotheses of the given batch rows (M,), in that order."""
         mask = None if self.memory_mask is None else self.memory_mask.index_select(0, rows)
         states = tuple(state.select(rows) for state in self.states)
-        return replace(
-            self, memory=self.memory.index_select(0, rows), memory_mask=mask, states=states, fed=self.fed.index_select(0, rows)
-        )
+        return replace(self, memory=self.memory.index_select(0, rows), memory_mask=mask, states=states, fed=self.fed.index_select(0, rows))
 
 
 class RecurrentDecoder(nn.Module):
