@@ -40,7 +40,7 @@ def _older(name: str, summary: str, learning_rate: float, **model: Any) -> Prese
     return Preset(name, summary, changes)
 
 
-_RECURRENT = {"architecture": "recurrent", "encoder_layers": 2, "decoder_layers": 2}
+_RECURRENT = {"architecture": "recurrent", "encoder_layers": 2, "decoder_layers": 2, "scale_embedding": False}
 _OLDER = (
     _older("recurrent", "What the paper replaced: LSTMs with attention.", 2e-3, **_RECURRENT, d_model=176),
     _older("recurrent-gru", "The same with GRUs.", 2e-3, **_RECURRENT, d_model=192, cell="gru"),

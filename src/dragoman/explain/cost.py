@@ -16,9 +16,9 @@ _WIDE = 4  # bytes of a float32
 
 
 class Work(NamedTuple):
-    """Multiplications of a forward pass, each with its addition, for a pair of S source and T target tokens (one sequence: S is 0).
+    """Multiplications of a forward pass, each with its addition, for a pair of S source and T target tokens (or S = 0).
 
-    ``source`` comes S times, ``target`` T times, ``once`` once; ``source_pairs`` S² times, ``between`` S·T times, ``target_pairs`` T² times.
+    ``source`` comes S times, ``target`` T times, ``once`` once; ``source_pairs`` S² times, ``between`` S·T times, ``target_pairs`` T².
     """
 
     source: int = 0
@@ -160,6 +160,54 @@ def cache_bytes(model: ModelConfig, *, source: int, target: int) -> int:
         return 0
     seen = target if model.architecture == "decoder-only" else source + target
     return _WIDE * model.decoder_layers * model.key_value_heads * (model.key_width + model.value_width) * seen
+
+
+EXAMPLE = 30
+"""Tokens a side of the sentences that the verbs tell the cost of."""
+
+
+def cost_facts(model: ModelConfig) -> dict[str, dict[str, float]]:
+    """Operations and bytes of a model, for JSON: by token without attention's own, and of sentences of `EXAMPLE` tokens a side."""
+    work, lengths = forward_work(model), {"source": 0 if model.single else EXAMPLE, "target": EXAMPLE}
+    kept = training_bytes(model, TrainingConfig())
+    return {
+        "flops": {
+            **({} if model.single else {"source_token": 2 * work.source}),
+            "target_token": 2 * work.target,
+            "tokens_a_side": EXAMPLE,
+            "forward": forward_flops(model, **lengths),
+            "training": training_flops(model, **lengths),
+        },
+        "bytes": {"weights": kept.weights, "training": kept.total, "cache": cache_bytes(model, **lengths)},
+    }
+
+
+def cost_lines(model: ModelConfig) -> list[tuple[str, str]]:
+    """The same for people."""
+    facts, tokens = cost_facts(model), f"{EXAMPLE}" if model.single else f"{EXAMPLE} + {EXAMPLE}"
+    flops, kept = facts["flops"], facts["bytes"]
+    cache = f"; {readable(kept['cache'], 'B')} of cache to decode {tokens} tokens" if kept["cache"] else ""
+    each = "" if model.single else f"{readable(flops['source_token'], 'FLOP')} a source and "
+    side = " token" if model.single else " a target token"
+    return [
+        (
+            "operations",
+            f"{each}{readable(flops['target_token'], 'FLOP')}{side}; {tokens} tokens take {readable(flops['forward'], 'FLOP')} forward, "
+            f"{readable(flops['training'], 'FLOP')} in training",
+        ),
+        (
+            "memory",
+            f"{readable(kept['weights'], 'B')} of weights, {readable(kept['training'], 'B')} in training without activations{cache}",
+        ),
+    ]
+
+
+def readable(value: float, unit: str) -> str:
+    """A number to three digits with a decimal prefix: 1.84 MFLOP, 27 B."""
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * size:
+            return f"{value / size:#.3g}".rstrip(".") + f" {prefix}{unit}"
+    return f"{value:.0f} {unit}"
 
 
 class LayerCost(NamedTuple):
