@@ -1,13 +1,14 @@
 """The Transformer and what it replaced, on Multi30k's raw text: BLEU against minutes of training, and tokens a second.
 
-    python benchmarks/older_models.py --minutes 6 --output benchmarks/older_models.json
+    python benchmarks/older_models.py --minutes 20 --turn 2 --output benchmarks/older_models.json
+    python benchmarks/older_models.py --small --minutes 2 --turn 0.5 --output benchmarks/older_models.small.json
 
-Four presets of about as many parameters (tiny, recurrent, recurrent-gru, convolutional) train for the same time, one thread each and never
-two at once: they take turns of a minute (--turn), so that whatever else the machine does happens to all of them. After each turn the model
-translates the validation text greedily. At the end stands BLEU (13a, cased) of test_2016_flickr with a beam of 4. Minutes are those of the
-training alone, by the clock, without evaluations; `busy` is the part of them that the process had its core, by the CPU's own time (with
-what it takes to start), and 1.0 on a machine that does nothing else. Everything goes through the command line. The data are looked for in
-DRAGOMAN_DATA or ../shared/data.
+Three presets of about as many parameters (tiny, recurrent, convolutional; --presets takes recurrent-gru too) train for the same time, one
+thread each and never two at once: they take turns, so that whatever else the machine does happens to all of them. Minutes are those that
+the processor has spent on the training alone, without starting, evaluations and other programs; on a machine that does nothing else they
+are the clock's. After each turn the model translates the validation text (its first --lines) greedily; at the end stands BLEU (13a, cased)
+of the test text of 2016 with a beam of 4. --small makes the models half as wide with half the vocabulary and batches, to learn in minutes
+where the presets take an hour. Everything goes through the command line. The data are looked for in DRAGOMAN_DATA or ../shared/data.
 """
 
 import argparse
@@ -24,79 +25,127 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("DRAGOMAN_DATA", HERE.parents[1] / "shared" / "data")) / "multi30k" / "raw"
-PRESETS = ("tiny", "recurrent", "recurrent-gru", "convolutional")
+PRESETS = ("tiny", "recurrent", "convolutional")
+SMALL: dict[str, list[str]] = {
+    "tiny": ["model.d_model=64", "model.d_ff=128"],
+    "recurrent": ["model.d_model=88"],
+    "recurrent-gru": ["model.d_model=96"],
+    "convolutional": ["model.d_model=64", "model.max_positions=256"],
+}
+FIRST = 10
+"""Updates of the first turn's beginning, after which it is known what one takes."""
 
 
 def main() -> None:
     """Trains in turns, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=6, help="of training for each")
-    parser.add_argument("--turn", type=float, default=1, help="minutes of a turn")
+    parser.add_argument("--minutes", type=float, default=20, help="of the processor, for each")
+    parser.add_argument("--turn", type=float, default=2, help="minutes of a turn")
     parser.add_argument("--presets", nargs="+", default=PRESETS)
-    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--small", action="store_true", help="models of half the width")
+    parser.add_argument("--lines", type=int, default=300, help="of the validation text and of the test text")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="passed on to each dragoman train")
-    parser.add_argument("--runs", type=Path, help="where the run folders stay; otherwise they go")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=Path, help="written after each turn, too")
     options = parser.parse_args()
     if not DATA.is_dir():
         sys.exit(f"{DATA}: not there; set DRAGOMAN_DATA to a folder with multi30k/")
-    with tempfile.TemporaryDirectory() as passing:
-        runs = options.runs or Path(passing)
-        kinds: dict[str, dict[str, Any]] = {preset: {"bleu": {}, "cpu": 0.0} for preset in options.presets}
+    with tempfile.TemporaryDirectory() as folder:
+        texts = {name: first_lines(DATA / name, Path(folder) / name, options.lines) for name in ("val", "test_2016_flickr")}
+        trainings = [Training(preset, Path(folder) / preset, options) for preset in options.presets]
         for turn in range(1, round(options.minutes / options.turn) + 1):
-            for preset, facts in kinds.items():
-                take_turn(options, preset, runs / preset, turn * options.turn, facts)
-        for preset, facts in kinds.items():
-            facts |= last_facts(runs / preset, facts.pop("cpu"))
-    result = {
+            for training in trainings:
+                training.until(60 * turn * options.turn)
+                training.evaluate(f"{turn * options.turn:g} minutes", texts["val"])
+                write(options, trainings)
+        for training in trainings:
+            training.finish(texts["test_2016_flickr"])
+    print(write(options, trainings))
+
+
+def write(options: argparse.Namespace, trainings: "list[Training]") -> str:
+    """The result so far, as JSON, and in the file of --output."""
+    facts = {
         "command": " ".join(["python", "benchmarks/older_models.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "machine": platform.machine(),
         "cores": 1,
         "minutes": options.minutes,
-        "models": kinds,
+        "lines": options.lines,
+        "models": {training.preset: training.facts for training in trainings},
     }
-    print(json.dumps(result, indent=2))
+    text = json.dumps(facts, indent=2)
     if options.output:
-        options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        options.output.write_text(text + "\n", encoding="utf-8")
+    return text
 
 
-def take_turn(options: argparse.Namespace, preset: str, run: Path, minutes: float, facts: dict[str, Any]) -> None:
-    """Trains until so many minutes are over in all, and translates the validation text."""
-    before = used()
-    limit = ["--max-minutes", minutes, "--max-steps", 10**6, "--out", run, "--quiet"]
-    if run.exists():
-        dragoman("train", "--resume", *limit)
-    else:
-        given = [f"training.evaluate_every={10**6}", *options.set]
-        settings = [part for setting in given for part in ("--set", setting)]
-        fixed = ["--preset", preset, "--seed", options.seed, "--precision", options.precision, "--device", "cpu"]
-        dragoman("train", "en-de", "--train", DATA / "train", *fixed, *settings, *limit)
-    facts["cpu"] += used() - before
-    told = json.loads(dragoman("evaluate", run, "--test", DATA / "val", "--beam", 1, "--json", "--device", "cpu"))
-    facts["bleu"][f"{minutes:g} minutes"] = round(told["bleu"], 2)
-    print(f"{preset}: {facts['bleu']}", file=sys.stderr)
+def first_lines(prefix: Path, target: Path, count: int) -> Path:
+    """So many lines of both sides of a corpus, as a corpus."""
+    for language in ("en", "de"):
+        lines = prefix.with_name(f"{prefix.name}.{language}").read_text("utf-8").split("\n")[:count]
+        target.with_name(f"{target.name}.{language}").write_text("\n".join([line for line in lines if line]) + "\n", "utf-8")
+    return target
 
 
-def last_facts(run: Path, cpu: float) -> dict[str, Any]:
-    """What the run's folder and an evaluation of its last model say."""
-    told = json.loads(dragoman("evaluate", run, "--test", DATA / "test_2016_flickr", "--json", "--device", "cpu"))
-    record = json.loads((run / "run.json").read_text("utf-8"))
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
-    trained = [each for each in log if each["t"] == "train"]
-    last = trained[-1]
-    rates = sorted(each["tok_s"] for each in trained)
-    return {
-        "test_2016": round(told["bleu"], 2),
-        "parameters": record["parameters"],
-        "steps": last["step"],
-        "epochs": last["epoch"],
-        "loss": round(last["loss"], 3),
-        "target_tokens_a_second": {"median": round(rates[len(rates) // 2]), "best": round(rates[-1])},
-        "seconds": round(last["seconds"]),
-        "busy": round(cpu / last["seconds"], 2),
-    }
+class Training:
+    """A run of a preset that goes on turn by turn, and what is known of it."""
+
+    def __init__(self, preset: str, run: Path, options: argparse.Namespace) -> None:
+        self.preset, self.run, self.seed = preset, run, options.seed
+        self.settings = [f"training.evaluate_every={10**6}", *options.set]
+        if options.small:
+            self.settings += [*SMALL[preset], "data.vocabulary_size=2000", "training.batch_tokens=1024", "training.warmup_steps=200"]
+        self.steps, self.seconds, self.starting = 0, 0.0, 0.0
+        self.facts: dict[str, Any] = {"bleu": {}}
+
+    def until(self, seconds: float) -> None:
+        """Trains until the processor has spent so many seconds on it in all."""
+        if not self.steps:
+            self.train(FIRST)
+            self.starting = self.train(FIRST)  # again, which takes what it takes to start and no update
+            self.seconds = 0.0
+            self.steps = FIRST
+            before = self.train(2 * FIRST) - self.starting
+            self.steps, self.seconds = 2 * FIRST, 2 * before
+        more = max(round((seconds - self.seconds) * self.steps / self.seconds), 1)
+        self.seconds += self.train(self.steps + more) - self.starting
+        self.steps += more
+        self.facts |= {"updates": self.steps, "seconds": round(self.seconds, 1)}
+
+    def train(self, steps: int) -> float:
+        """Trains to the step of that number; returns the processor's seconds, with those it takes to start."""
+        before = used()
+        limit = ["--max-steps", steps, "--out", self.run, "--quiet"]
+        if self.run.exists():
+            dragoman("train", "--resume", *limit)
+        else:
+            settings = [part for setting in self.settings for part in ("--set", setting)]
+            fixed = ["--preset", self.preset, "--seed", self.seed, "--precision", "fp32", "--device", "cpu"]
+            dragoman("train", "en-de", "--train", DATA / "train", *fixed, *settings, *limit)
+        return used() - before
+
+    def evaluate(self, when: str, text: Path) -> None:
+        """Greedy BLEU of the model as it is."""
+        told = json.loads(dragoman("evaluate", self.run, "--test", text, "--beam", 1, "--json", "--device", "cpu"))
+        self.facts["bleu"][when] = round(told["bleu"], 2)
+        print(f"{self.preset}: {self.facts}", file=sys.stderr)
+
+    def finish(self, text: Path) -> None:
+        """What the run's folder and an evaluation of its last model say."""
+        before = used()
+        told = json.loads(dragoman("evaluate", self.run, "--test", text, "--json", "--device", "cpu"))
+        last = (self.run / "checkpoints" / "last").read_text("utf-8").strip()
+        progress = json.loads((self.run / "checkpoints" / last / "state" / "progress.json").read_text("utf-8"))["progress"]
+        record = json.loads((self.run / "run.json").read_text("utf-8"))
+        log = [json.loads(line) for line in (self.run / "log.jsonl").read_text("utf-8").splitlines()]
+        self.facts |= {
+            "test_2016": round(told["bleu"], 2),
+            "seconds_to_translate": round(used() - before, 1),
+            "parameters": record["parameters"],
+            "target_tokens_a_second": round(progress["target_tokens"] / self.seconds),
+            "loss": round([each["loss"] for each in log if each["t"] == "train"][-1], 3),
+        }
 
 
 def used() -> float:
