@@ -20,8 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from dragoman.data.formats.pairs import read_pairs
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("DRAGOMAN_DATA", HERE.parents[1] / "shared" / "data")) / "multi30k" / "raw"
@@ -81,10 +84,10 @@ def write(options: argparse.Namespace, trainings: "list[Training]") -> str:
 
 
 def first_lines(prefix: Path, target: Path, count: int) -> Path:
-    """So many lines of both sides of a corpus, as a corpus."""
-    for language in ("en", "de"):
-        lines = prefix.with_name(f"{prefix.name}.{language}").read_text("utf-8").split("\n")[:count]
-        target.with_name(f"{target.name}.{language}").write_text("\n".join([line for line in lines if line]) + "\n", "utf-8")
+    """So many lines of both sides of a corpus, compressed or not, as a corpus."""
+    kept = list(islice(read_pairs(str(prefix), "en", "de"), count))
+    for side, language in enumerate(("en", "de")):
+        target.with_name(f"{target.name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in kept), "utf-8")
     return target
 
 
