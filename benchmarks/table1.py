@@ -2,10 +2,10 @@
 
     python benchmarks/table1.py --output benchmarks/table1.json
 
-One thread. At each length the kinds take turns, and a figure is the median of the rounds: milliseconds of the forward pass alone, and of
-the forward and the backward pass. Layers are those of the models: multi-head attention with its projections, PyTorch's LSTM, a gated
-convolution, and multi-head attention in which each position sees R/2 positions to either side (computed in blocks, so that its work grows
-with n and not with n²).
+One thread. At each length the kinds take turns, and a figure is the median of the rounds: milliseconds of the processor for the forward
+pass alone, and for the forward and the backward pass. Layers are those of the models: multi-head attention with its projections, PyTorch's
+LSTM, a gated convolution, and multi-head attention in which each position sees r/2 positions to either side (computed in blocks, so that
+its work grows with n and not with n²).
 
 Beside the times stand what is counted and what Table 1 says. `products` is the longest chain of matrix products of which each needs the one
 before, found in autograd's graph. `path` is the number of steps from the last output to the first input: layers on top of one another until
@@ -145,14 +145,14 @@ def as_record(cost: LayerCost) -> dict[str, float]:
 
 
 def seconds_of(layer: Callable[[Tensor], Tensor], x: Tensor) -> tuple[float, float]:
-    """Of a forward pass without a graph, and of a forward and a backward pass."""
+    """Of the processor, for a forward pass without a graph, and for a forward and a backward pass."""
     with torch.no_grad():
-        began = time.perf_counter()
+        began = time.process_time()
         layer(x)
-        forward = time.perf_counter() - began
-    began = time.perf_counter()
+        forward = time.process_time() - began
+    began = time.process_time()
     layer(x).sum().backward()
-    return forward, time.perf_counter() - began
+    return forward, time.process_time() - began
 
 
 def longest_chain(output: Tensor) -> int:

@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "lstm": {"architecture": "recurrent"}, "gru": {"architecture": "recurrent", "cell": "gru"}, "convolutional": CONVOLUTIONAL,
 }  # fmt: skip
 UNUSED = {"d_ff": 2048, "n_heads": 8}  # by default, for they mean nothing
+PROJECT = Path(__file__).parents[2]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -189,7 +190,7 @@ def test_the_presets_tell_what_they_cost(run: Callable[..., str]) -> None:
     ids=str,
 )
 def test_a_setting_that_would_do_nothing_is_refused_by_name(changes: dict[str, Any], fault: str) -> None:
-    with pytest.raises(UsageError, match="^settings: ") as raised:
+    with pytest.raises(UsageError, match=r"^settings: ") as raised:
         Config().with_values(model=changes)
     assert fault in str(raised.value)
     assert Config().with_values(model={"architecture": "recurrent", "d_model": 30}).model.d_model == 30  # no multiple of 8 heads
@@ -205,3 +206,13 @@ def test_what_needs_a_transformer_says_so(
     for option, fault in ((("--align", "links"), "of a Transformer's heads"), (("--precision", "int8"), "is for Transformers without")):
         assert main(["translate", "model", "text", *option]) == 2
         assert fault in capsys.readouterr().err
+
+
+def test_the_page_has_the_times_that_were_measured() -> None:
+    page = (PROJECT / "docs/before.md").read_text("utf-8")
+    measured = json.loads((PROJECT / "benchmarks/table1.json").read_text("utf-8"))
+    for n in {row["n"] for row in measured["rows"]}:
+        row = [each for each in measured["rows"] if each["n"] == n]
+        assert f"\n| {n} | " + " | ".join(f"{each['forward_backward_ms']:.1f}" for each in row) + " |\n" in page
+    assert " | ".join(str(each["products"]) for each in row if n == 1024) in page
+    assert measured["faster"]["recurrent"] == [16, 32, 64, 128]

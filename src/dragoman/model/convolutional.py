@@ -105,7 +105,7 @@ class ConvolutionalDecoderLayer(nn.Module):
 
     def forward(self, window: Tensor, x: Tensor, embedded: Tensor, cache: ConvolutionalCache) -> Tensor:
         """x (B, T, D), window (B, W - 1 + T, D) of it with what came before, the target's embeddings (B, T, D). Returns (B, T, D)."""
-        y = self.convolution(window)
+        y: Tensor = self.convolution(window)  # (B, T, D)
         query = _HALF * (self.w_query(y) + embedded)
         return _HALF * (_HALF * (self.w_context(_attended(query, cache)) + y) + x)
 
