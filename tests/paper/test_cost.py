@@ -67,6 +67,9 @@ def built(config: ModelConfig) -> Any:
     return model
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
+
+
 @pytest.fixture(autouse=True)
 def visible() -> Iterator[None]:
     """oneDNN computes an LSTM's layer as one operation, in which the counter sees nothing."""

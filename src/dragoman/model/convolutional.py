@@ -107,7 +107,8 @@ class ConvolutionalDecoderLayer(nn.Module):
         """x (B, T, D), window (B, W - 1 + T, D) of it with what came before, the target's embeddings (B, T, D). Returns (B, T, D)."""
         y: Tensor = self.convolution(window)  # (B, T, D)
         query = _HALF * (self.w_query(y) + embedded)
-        return _HALF * (_HALF * (self.w_context(_attended(query, cache)) + y) + x)
+        context: Tensor = self.w_context(_attended(query, cache))  # (B, T, D)
+        return _HALF * (_HALF * (context + y) + x)
 
 
 def _attended(query: Tensor, cache: ConvolutionalCache) -> Tensor:
