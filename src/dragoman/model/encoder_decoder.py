@@ -47,8 +47,7 @@ class EncoderDecoder(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits (…, V) of hidden states (…, D)."""
-        logits = self.output.logits(hidden)
-        return logits if self.output_bias is None else logits + self.output_bias
+        return logits_of(hidden, self.output, self.output_bias)
 
     def start(self, memory: Tensor, source_mask: Tensor | None = None) -> DecoderCache:
         """The cache before the first target position."""
@@ -60,3 +59,9 @@ class EncoderDecoder(nn.Module):
         """Hidden states (B, T, D) of the next tokens (B, T) after those in the cache, and the cache with them."""
         hidden, cache = self.decoder(tokens, cache)
         return hidden, cache
+
+
+def logits_of(hidden: Tensor, output: Embedding, bias: Tensor | None) -> Tensor:
+    """Logits (…, V) of hidden states (…, D) by the output matrix, and its bias (V,) where there is one."""
+    logits = output.logits(hidden)
+    return logits if bias is None else logits + bias  # §3.4 biased = x Eᵀ + b

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.model.cache import Cache, SelfCache
 from dragoman.model.dropout import as_module
 from dragoman.model.embedding import Embedding, LearnedPositions, NoPositions, PositionalEncoding
-from dragoman.model.encoder_decoder import EncoderDecoder
+from dragoman.model.encoder_decoder import EncoderDecoder, logits_of
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
 
@@ -137,7 +137,7 @@ class LanguageModel(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits (…, V) of hidden states (…, D)."""
-        return _logits(hidden, self.output, self.output_bias)
+        return logits_of(hidden, self.output, self.output_bias)
 
     def start(self, mask: Tensor | None = None) -> SelfCache:
         """The cache before the first position of a batch whose first tokens have this mask (B, T), True at tokens.
@@ -193,7 +193,7 @@ class MaskedLanguageModel(nn.Module):
 
     def project(self, transformed: Tensor) -> Tensor:
         """Logits (…, V) of what ``transform`` made of hidden states (…, D)."""
-        return _logits(transformed, self.output, self.output_bias)
+        return logits_of(transformed, self.output, self.output_bias)
 
     def pool(self, hidden: Tensor) -> Tensor:
         """The pooler's vector (B, D) of hidden states (B, T, D); ValueError for a model without one."""
@@ -205,11 +205,6 @@ class MaskedLanguageModel(nn.Module):
 
 Model = EncoderDecoder | LanguageModel | MaskedLanguageModel
 """What settings can make (`build_model`)."""
-
-
-def _logits(hidden: Tensor, output: Embedding, bias: Tensor | None) -> Tensor:
-    logits = output.logits(hidden)
-    return logits if bias is None else logits + bias  # §3.4 biased = x Eᵀ + b
 
 
 def _attention_mask(source_mask: Tensor | None) -> Tensor | None:
