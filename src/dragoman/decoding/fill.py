@@ -1,10 +1,10 @@
-"""An encoder-only model at work: what is masked filled in, the vectors of texts, and how probable a text is to it.
+"""An encoder-only model fills in what is masked, and says by that how probable a text is.
 
 Shapes:  B texts of a batch   T tokens of the longest, start and end included   D = d_model   V vocabulary
 """
 
-import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +15,8 @@ from dragoman.data.batching import batches_of, pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.score import Scored
 from dragoman.decoding.step import evaluation_mode
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError
 
-_log = logging.getLogger("dragoman")
 _MASKED_AT_ONCE = 1024
 
 
@@ -50,7 +49,7 @@ def fill(
     for name, row in zip(where, rows, strict=True):
         if tokenizer.mask not in row:
             raise DragomanError(f"{name} has nothing to fill in; write {mask} where a token is missing")
-        _check_length(row, model.max_positions, name)
+        check_length(row, model.max_positions, name)
     top = min(top, len(tokenizer))
     found: dict[int, list[list[Filling]]] = {}
     with evaluation_mode([model]), torch.inference_mode():
@@ -91,111 +90,38 @@ def mask_text(tokenizer: Tokenizer) -> str:
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text with masks, start and end token included; a space before a mask belongs to what the mask stands for."""
+    """The ids of a text with masks, start and end token included; a space before a mask belongs to the word that the mask stands for."""
     assert tokenizer.mask is not None
-    first, *others = text.split(mask_text(tokenizer))
-    ids = [tokenizer.bos, *tokenizer.encode(first.removesuffix(" ") if others else first)]
-    for number, part in enumerate(others, start=1):
-        last = number == len(others)
-        ids += [tokenizer.mask, *_following(tokenizer, part if last else part.removesuffix(" "))]
+    kind: str = tokenizer.kind
+    *others, last = text.split(mask_text(tokenizer))
+    parts = [part if kind == "characters" else part.removesuffix(" ") for part in others] + [last]
+    ids = [tokenizer.bos, *tokenizer.encode(parts[0])]
+    for part in parts[1:]:
+        ids += [tokenizer.mask, *_following(tokenizer, part)]
     return [*ids, tokenizer.eos]
 
 
 def _following(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text that follows a mask: without the space that the beginning of a text is given."""
-    if text.startswith(" "):
-        return tokenizer.encode(text[1:])
-    if not text or tokenizer.kind == "whitespace":
-        return tokenizer.encode(text)
-    # Behind a sign that never joins with what follows, for a text alone would be taken for the beginning of one.
-    sign = "x" if not text[0].isalnum() else "."
+    """The ids of a text that follows a mask: without the space that some vocabularies put before the beginning of a text."""
+    if tokenizer.kind == "whitespace" or not text:
+        return tokenizer.encode(text.removeprefix(" "))
+    # Behind a sign that does not join with what follows.
+    sign = "." if text[0].isalnum() else "x"
     before, both = tokenizer.encode(sign), tokenizer.encode(sign + text)
     return both[len(before) :] if both[: len(before)] == before else tokenizer.encode(text)
 
 
-def embed(
-    bundle: Bundle,
-    texts: Sequence[str],
-    *,
-    pool: str = "mean",
-    normalize: bool = False,
-    truncate: bool = False,
-    batch_tokens: int = 16_384,
-    place: str = "",
-    first_line: int = 1,
-) -> Tensor:
-    """A vector for each text, float32 (n, D) on the CPU, in order: the mean over its tokens, start and end token included (``mean``), the
-    state of the start token (``first``), or what the model's pooler makes of that (``pooler``); of length 1 with ``normalize``.
-
-    Of a decoder-only model only the mean. A text of more tokens than the model takes is refused, or, with ``truncate``, cut at its end, and a
-    warning names ``place`` and its line, counted from ``first_line``.
-    """
-    if pool not in ("mean", "first", "pooler"):
-        raise UsageError(f"pool={pool}: unknown; choose among mean, first, pooler")
-    if pool == "pooler" and bundle.masked_language_model.pooler is None:
-        raise DragomanError("the model has no pooler; choose mean or first")
-    if pool == "first" and bundle.config.model.architecture != "encoder-only":
-        raise DragomanError("the first state of a decoder has seen the first token alone; choose mean")
-    vectors = torch.empty(len(texts), bundle.config.model.d_model)
-    for batch, states, real in _states(bundle, texts, truncate=truncate, batch_tokens=batch_tokens, place=place, first_line=first_line):
-        if pool == "mean":
-            pooled = (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)  # (B, D)
-        else:
-            pooled = states[:, 0] if pool == "first" else bundle.masked_language_model.pool(states)
-        vectors[batch] = pooled.float().cpu()
-    return torch.nn.functional.normalize(vectors, dim=1) if normalize else vectors
-
-
-def features(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16_384) -> list[Tensor]:
-    """The hidden states (T, D) of each text's tokens, start and end token included where the model has them, float32 on the CPU.
-
-    Raises DragomanError for an encoder-decoder, and for a text of more tokens than the model takes.
-    """
-    found: dict[int, Tensor] = {}
-    for batch, states, real in _states(bundle, texts, truncate=False, batch_tokens=batch_tokens, place="", first_line=1):
-        for number, row, tokens in zip(batch, states.float().cpu(), real.cpu(), strict=True):
-            found[number] = row[tokens]
-    return [found[number] for number in range(len(texts))]
-
-
-def _states(
-    bundle: Bundle, texts: Sequence[str], *, truncate: bool, batch_tokens: int, place: str, first_line: int
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Batches of similar length: the places of their texts, hidden states (B, T, D), and the mask (B, T), True at tokens."""
-    from dragoman.decoding.generate import opening
-
-    tokenizer = bundle.source_tokenizer
-    decoder = bundle.config.model.architecture == "decoder-only"
-    model = bundle.language_model if decoder else bundle.masked_language_model
-    head = opening(bundle) if decoder else [tokenizer.bos]
-    tail = [] if decoder else [tokenizer.eos]
-    rows = []
-    for number, ids in enumerate(tokenizer.encode_batch(texts), start=first_line):
-        row = [*head, *ids, *tail] or [tokenizer.bos]
-        where = f"{place}, line {number}" if place else f"line {number}"
-        if truncate and len(row) > model.max_positions:
-            _log.warning("%s has %d tokens and the model takes %d; the rest is left out", where, len(row), model.max_positions)
-            row = [*row[: model.max_positions - len(tail)], *tail]
-        _check_length(row, model.max_positions, where)
-        rows.append(row)
-    for batch in batches_of([len(row) for row in rows], batch_tokens=batch_tokens):
-        ids, real = pad_rows([rows[number] for number in batch], pad=tokenizer.pad, device=model.output.weight.device)
-        with evaluation_mode([model]), torch.inference_mode():
-            states = bundle.language_model.hidden(ids, real) if decoder else bundle.masked_language_model.encode(ids, real)
-        yield batch, states, real
-
-
-def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16_384) -> list[Scored]:
+def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16_384, place: str = "", first_line: int = 1) -> list[Scored]:
     """The pseudo-log-likelihood of each text (Salazar et al. 2020): the sum over its tokens of log P(token | all the others).
 
-    Each token is masked in turn; start and end token are not counted. ``score`` is the same sum. Raises DragomanError for a model of another
-    kind, one that knows no mask, and a text of more tokens than the model takes.
+    Each token is masked in turn; start and end token are not counted. ``score`` is the same sum. Raises DragomanError for a model of
+    another kind, one that knows no mask, and, naming ``place`` and line, a text of more tokens than the model takes.
     """
     model, tokenizer = bundle.masked_language_model, bundle.source_tokenizer
     mask_text(tokenizer)
     rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(texts)]
-    for number, row in enumerate(rows, start=1):
-        _check_length(row, model.max_positions, f"line {number}")
+    for number, row in enumerate(rows, start=first_line):
+        check_length(row, model.max_positions, f"{place}, line {number}" if place else f"line {number}")
     jobs = [(number, place) for number, row in enumerate(rows) for place in range(1, len(row) - 1)]
     scores = {number: [0.0] * (len(row) - 2) for number, row in enumerate(rows)}
     with evaluation_mode([model]), torch.inference_mode():
@@ -205,7 +131,7 @@ def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16
                 scores[number][place - 1] = score
     found = []
     for number, row in enumerate(rows):
-        total = sum(scores[number])
+        total = math.fsum(scores[number])
         found.append(Scored(tuple(map(tokenizer.token, row[1:-1])), tuple(scores[number]), total, total))
     return found
 
@@ -226,6 +152,7 @@ def _masked_scores(bundle: Bundle, rows: Sequence[list[int]], jobs: Sequence[tup
     return torch.cat(parts)
 
 
-def _check_length(ids: Sequence[int], most: int, where: str) -> None:
+def check_length(ids: Sequence[int], most: int, where: str) -> None:
+    """Raise DragomanError that begins with ``where`` for more ids than ``most``."""
     if len(ids) > most:
         raise DragomanError(f"{where} has {len(ids)} tokens and the model takes {most}; shorten it")
