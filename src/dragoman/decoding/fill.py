@@ -35,9 +35,16 @@ class Filling:
 
 
 def fill(
-    bundle: Bundle, texts: Sequence[str], *, top: int = 5, batch_tokens: int = 16_384, place: str = "", first_line: int = 1
+    bundle: Bundle,
+    texts: Sequence[str],
+    *,
+    top: int = 5,
+    among: Sequence[int] | None = None,
+    batch_tokens: int = 16_384,
+    place: str = "",
+    first_line: int = 1,
 ) -> list[list[list[Filling]]]:
-    """For each text, for each mask in it, the ``top`` most probable tokens there, each mask by itself.
+    """For each text, for each mask in it, the ``top`` most probable tokens there, ``among`` these if they are given, each mask by itself.
 
     A mask is written as the tokenizer's own, `mask_text`. Raises DragomanError for a model of another kind, and, naming ``place`` and line
     counted from ``first_line``, for a text without a mask or of more tokens than the model takes.
@@ -50,7 +57,7 @@ def fill(
         if tokenizer.mask not in row:
             raise DragomanError(f"{name} has nothing to fill in; write {mask} where a token is missing")
         check_length(row, model.max_positions, name)
-    top = min(top, len(tokenizer))
+    allowed = torch.tensor(sorted(set(range(len(tokenizer)) if among is None else among)), device=model.output.weight.device)
     found: dict[int, list[list[Filling]]] = {}
     with evaluation_mode([model]), torch.inference_mode():
         for batch in batches_of([len(row) for row in rows], batch_tokens=batch_tokens):
@@ -59,9 +66,9 @@ def fill(
             for row, number in zip(hidden, batch, strict=True):
                 places = [place for place, token in enumerate(rows[number]) if token == tokenizer.mask]
                 logits = model.project(model.transform(row[places])).float()  # (masks, V)
-                best = logits[:, : len(tokenizer)].topk(top)
+                best = logits[:, allowed].topk(min(top, len(allowed)))
                 probabilities = (best.values - logits.logsumexp(-1, keepdim=True)).exp()
-                columns = zip(places, best.indices.tolist(), probabilities.tolist(), strict=True)
+                columns = zip(places, allowed[best.indices].tolist(), probabilities.tolist(), strict=True)
                 found[number] = [
                     [_filling(tokenizer, rows[number], place, *pair) for pair in zip(*pairs, strict=True)] for place, *pairs in columns
                 ]

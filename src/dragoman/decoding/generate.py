@@ -94,6 +94,15 @@ class Generator:
         """The most tokens, prompt and continuation together, that all models take."""
         return min(model.max_positions for model in self.models)
 
+    def prompt_tokens(self, prompts: Sequence[str]) -> list[int]:
+        """How many tokens each prompt is to the model."""
+        return [len(ids) for ids in self._encode(prompts)]
+
+    def _encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        tokenizer = self.bundle.target_tokenizer
+        head = opening(self.bundle)
+        return [[*head, *ids] or [tokenizer.bos] for ids in tokenizer.encode_batch(prompts)]
+
     @property
     def _device(self) -> torch.device:
         return self.models[0].output.weight.device
@@ -116,10 +125,7 @@ class Generator:
         """
         options = options or GenerationOptions()
         before = f"{place}, " if place else ""
-        given = [
-            self._prompt(ids, options, f"{before}line {number}")
-            for number, ids in enumerate(self.bundle.target_tokenizer.encode_batch(prompts), start=first_line)
-        ]
+        given = [self._prompt(ids, options, f"{before}line {number}") for number, ids in enumerate(self._encode(prompts), start=first_line)]
         width = options.beam or options.n
         lengths = [len(prompt.ids) + prompt.most for prompt in given]
         found: dict[int, list[Continuation]] = {}
@@ -145,7 +151,7 @@ class Generator:
         if options.beam or options.n > 1:
             raise UsageError("a stream is of one continuation that is drawn, or greedy: leave beam out, and n at 1")
         tokenizer = self.bundle.target_tokenizer
-        asked = self._prompt(tokenizer.encode(prompt), options, "the prompt")
+        asked = self._prompt(self._encode([prompt])[0], options, "the prompt")
         text, rules = TextStream(tokenizer, asked.ids, options.stop), self._rules([asked], options)
         ids: list[int] = []
         with evaluation_mode(self.models):
@@ -175,8 +181,7 @@ class Generator:
         return own if options.beam else 0.0
 
     def _prompt(self, ids: list[int], options: GenerationOptions, where: str) -> _Prompt:
-        tokenizer, positions = self.bundle.target_tokenizer, self.most_positions
-        ids = [*opening(self.bundle), *ids] or [tokenizer.bos]
+        positions = self.most_positions
         if options.slide is not None:
             if len(ids) >= positions:
                 kept = min(options.slide, positions - 1)
@@ -273,11 +278,11 @@ class Generator:
 
 
 def opening(bundle: Bundle) -> list[int]:
-    """What stands before the ids of every prompt: the start token, unless the model knows it as the beginning of whole files alone, or it
-    is the end token as well, as in GPT-2.
+    """What stands before the ids of every prompt: what a foreign vocabulary has there; else the start token, unless the model knows it as
+    the beginning of whole files alone.
     """
     tokenizer = bundle.target_tokenizer
-    if given := getattr(tokenizer, "opening", ()):
-        return [*given]
-    inside = getattr(bundle.config.data, "documents", "line") == "file"
-    return [] if inside or tokenizer.bos == tokenizer.eos else [tokenizer.bos]
+    kind: str = tokenizer.kind
+    if kind == "foreign":
+        return [*getattr(tokenizer, "opening", ())]
+    return [] if getattr(bundle.config.data, "documents", "line") == "file" else [tokenizer.bos]
