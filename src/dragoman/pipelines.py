@@ -176,22 +176,30 @@ class TranslationPipeline:
 
 
 @overload
-def pipeline(task: Literal["text-generation"], model: str | Path | Bundle, *, device: str | int = "auto") -> TextGenerationPipeline: ...
+def pipeline(task: Literal["text-generation"], model: str | Path | Bundle, *, device: str | int = "auto") -> TextGenerationPipeline:
+    """Goes on with text."""
+
+
 @overload
-def pipeline(task: Literal["fill-mask"], model: str | Path | Bundle, *, device: str | int = "auto") -> FillMaskPipeline: ...
+def pipeline(task: Literal["fill-mask"], model: str | Path | Bundle, *, device: str | int = "auto") -> FillMaskPipeline:
+    """Fills in masks."""
+
+
 @overload
-def pipeline(
-    task: Literal["feature-extraction"], model: str | Path | Bundle, *, device: str | int = "auto"
-) -> FeatureExtractionPipeline: ...
+def pipeline(task: Literal["feature-extraction"], model: str | Path | Bundle, *, device: str | int = "auto") -> FeatureExtractionPipeline:
+    """Gives hidden states."""
+
+
 @overload
-def pipeline(task: str, model: str | Path | Bundle, *, device: str | int = "auto") -> Any: ...
+def pipeline(task: str, model: str | Path | Bundle, *, device: str | int = "auto") -> Any:
+    """Translates, where the task begins with ``translation``."""
 
 
 def pipeline(task: str, model: str | Path | Bundle, *, device: str | int = "auto") -> Any:
     """What does ``task`` with a model: text-generation, fill-mask, feature-extraction, translation, or translation_xx_to_yy.
 
-    ``model`` is a bundle, its folder, a run folder, a checkpoint, or a Hugging Face folder or hub name; ``device`` a name as elsewhere, or a
-    number: of a GPU, or -1 for the CPU. Raises UsageError for another task, DragomanError for a model that cannot be loaded or is of
+    ``model`` is a bundle, its folder, a run folder, a checkpoint, or a Hugging Face folder or hub name; ``device`` a name as elsewhere, or
+    a number: of a GPU, or -1 for the CPU. Raises UsageError for another task, DragomanError for a model that cannot be loaded or is of
     another kind.
     """
     languages = re.fullmatch(r"translation_([\w-]+)_to_([\w-]+)", task)

@@ -123,22 +123,28 @@ def generate(
 
     What is drawn is a function of the prompt, the options and --seed: the same command prints the same text.
     """
-    if quiet:
+    _generate(context.params)
+
+
+def _generate(asked: Mapping[str, Any]) -> None:
+    """What the command does; ``asked`` are its parameters."""
+    if asked["quiet"]:
         hush()
-    single = prompt is not None and prompt != "-"
-    if single and file:
+    prompt, ensemble = asked["prompt"], asked["ensemble"] or ()
+    single = prompt not in (None, "-")
+    if single and asked["file"]:
         raise UsageError("a PROMPT and --file: give one of them")
-    files = [] if single else file or [Path("-")]
+    files = [] if single else asked["file"] or [Path("-")]
     check_files(files)
-    check_outputs({"-o": output}, [model, *files, *(ensemble or ())])
-    options = _options(context.params)
+    check_outputs({"-o": asked["output"]}, [asked["model"], *files, *ensemble])
+    options = _options(asked)
     from dragoman.decoding.generate import Generator
 
-    generator = Generator.load(model, device=device, ensemble=ensemble or (), precision=precision)  # type: ignore[arg-type]
-    with open_output(output) as stream, few_of_a_kind():
-        writer = _Writer(stream, as_json=as_json, with_prompt=not no_prompt)
+    generator = Generator.load(asked["model"], device=asked["device"], ensemble=ensemble, precision=asked["precision"])
+    with open_output(asked["output"]) as stream, few_of_a_kind():
+        writer = _Writer(stream, as_json=asked["as_json"], with_prompt=not asked["no_prompt"])
         if single:
-            _one(generator, str(prompt), options, writer)
+            _one(generator, prompt, options, writer)
         else:
             _lines(generator, files, options, writer)
     if full := writer.stops["context"]:

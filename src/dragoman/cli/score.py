@@ -40,8 +40,8 @@ def score(
 ) -> None:
     """The log-probability of given translations: each target line as the translation of its source line; or of texts.
 
-    With a decoder-only model --test is a text file, and each line is scored as a whole text. With an encoder-only model too, where the
-    logarithm is a pseudo-likelihood: of each token, masked, given all the others of its line, without start and end.
+    With a decoder-only model --test is a text file, each line a whole text; with an encoder-only model too, and the logarithm is a
+    pseudo-likelihood: of each token, masked, given all the others of its line, without start and end.
 
     One line for each pair, in order: `LOG_PROBABILITY<tab>TOKENS`. The natural logarithm is summed over the target's tokens, the end token
     included, as in the scores of translate; TOKENS is their number. With --alpha the score after the length penalty is a third column;
@@ -63,8 +63,7 @@ def score(
 
     bundle = load_bundle(model, device=str(pick_device(device)))
     if bundle.config.model.single:
-        print_scores(bundle, str(model), test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json)
-        return
+        return print_scores(bundle, str(model), test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json)
     translator = Translator(bundle)
     languages = translator.bundle.config.data
     for spec in test:  # a fault in the last is said before the first is scored

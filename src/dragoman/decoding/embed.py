@@ -84,7 +84,7 @@ def _states(
         check_length(row, model.max_positions, where)
         rows.append(row)
     for batch in batches_of([len(row) for row in rows], batch_tokens=batch_tokens):
-        ids, real = pad_rows([rows[number] for number in batch], pad=tokenizer.pad, device=model.output.weight.device)
+        tokens, real = pad_rows([rows[number] for number in batch], pad=tokenizer.pad, device=model.output.weight.device)
         with evaluation_mode([model]), torch.inference_mode():
-            states = bundle.language_model.hidden(ids, real) if decoder else bundle.masked_language_model.encode(ids, real)
+            states = bundle.language_model.hidden(tokens, real) if decoder else bundle.masked_language_model.encode(tokens, real)
         yield batch, states, real

@@ -70,7 +70,8 @@ def fill(
                 probabilities = (best.values - logits.logsumexp(-1, keepdim=True)).exp()
                 columns = zip(places, allowed[best.indices].tolist(), probabilities.tolist(), strict=True)
                 found[number] = [
-                    [_filling(tokenizer, rows[number], place, *pair) for pair in zip(*pairs, strict=True)] for place, *pairs in columns
+                    [_filling(tokenizer, rows[number], at, *pair) for pair in zip(tokens, shares, strict=True)]
+                    for at, tokens, shares in columns
                 ]
     return [found[number] for number in range(len(texts))]
 
@@ -129,13 +130,13 @@ def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16
     rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(texts)]
     for number, row in enumerate(rows, start=first_line):
         check_length(row, model.max_positions, f"{place}, line {number}" if place else f"line {number}")
-    jobs = [(number, place) for number, row in enumerate(rows) for place in range(1, len(row) - 1)]
+    jobs = [(number, at) for number, row in enumerate(rows) for at in range(1, len(row) - 1)]
     scores = {number: [0.0] * (len(row) - 2) for number, row in enumerate(rows)}
     with evaluation_mode([model]), torch.inference_mode():
         for batch in batches_of([len(rows[number]) for number, _ in jobs], batch_tokens=batch_tokens):
             some = [jobs[job] for job in batch]
-            for (number, place), score in zip(some, _masked_scores(bundle, rows, some).tolist(), strict=True):
-                scores[number][place - 1] = score
+            for (number, at), score in zip(some, _masked_scores(bundle, rows, some).tolist(), strict=True):
+                scores[number][at - 1] = score
     found = []
     for number, row in enumerate(rows):
         total = math.fsum(scores[number])
@@ -154,7 +155,7 @@ def _masked_scores(bundle: Bundle, rows: Sequence[list[int]], jobs: Sequence[tup
     chosen = model.transform(hidden.gather(1, places[..., None].expand(-1, -1, hidden.size(2)))[:, 0])  # (jobs, D)
     parts = [
         model.project(some).float().log_softmax(-1).gather(1, tokens)[:, 0]
-        for some, tokens in zip(chosen.split(_MASKED_AT_ONCE), gold.split(_MASKED_AT_ONCE), strict=True)
+        for some, tokens in zip(torch.split(chosen, _MASKED_AT_ONCE), torch.split(gold, _MASKED_AT_ONCE), strict=True)
     ]
     return torch.cat(parts)
 

@@ -59,13 +59,13 @@ def score_lines(
             following = [rows[window.text][window.start + 1 : window.end + 1] for window in some]
             for window, found in zip(some, _log_probs(model, read, following, pad=tokenizer.pad), strict=True):
                 scores[window.text][window.first : window.end] = found[window.first - window.start :]
-    found = []
+    scored = []
     for name, row, each in zip(where, rows, scores, strict=True):
         total = math.fsum(each)
         if not math.isfinite(total):
             raise DragomanError(f"{name} has log-probability {total}: damaged weights; use another copy of the model")
-        found.append(Scored(tuple(map(tokenizer.token, row[1:])), tuple(each), total, total / length_penalty(len(each), alpha)))
-    return found
+        scored.append(Scored(tuple(map(tokenizer.token, row[1:])), tuple(each), total, total / length_penalty(len(each), alpha)))
+    return scored
 
 
 def _windows(text: int, length: int, most: int) -> list[_Window]:
@@ -86,7 +86,7 @@ def _log_probs(model: LanguageModel, read: Sequence[Sequence[int]], following: S
     gold, _ = pad_rows(following, pad=pad, device=device)
     hidden = model.hidden(tokens, real).flatten(0, 1)  # (B·T, D)
     parts: list[Tensor] = []
-    for some, wanted in zip(hidden.split(_POSITIONS_AT_ONCE), gold.flatten().split(_POSITIONS_AT_ONCE), strict=True):
+    for some, wanted in zip(torch.split(hidden, _POSITIONS_AT_ONCE), torch.split(gold.flatten(), _POSITIONS_AT_ONCE), strict=True):
         parts.append(model.project(some).float().log_softmax(-1).gather(1, wanted[:, None])[:, 0])
     rows = torch.cat(parts).view(gold.shape).tolist()
     return [row[: len(ids)] for row, ids in zip(rows, following, strict=True)]
