@@ -1,8 +1,7 @@
 """``dragoman embed``: a vector for each text."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,27 +56,29 @@ def embed(
     check_outputs({"-o": output}, [model, *texts])
     if pool not in ("mean", "first", "pooler"):
         raise UsageError(f"--pool {pool}: unknown; choose among mean, first, pooler")
+    options = {"pool": pool, "normalize": normalize, "truncate": truncate}
+    with few_of_a_kind():
+        _embed(model, texts, output, device, options)
+
+
+def _embed(model: Path, files: list[Path], output: Path | None, device: str, options: dict[str, Any]) -> None:
     from dragoman.bundle import load_bundle
-    from dragoman.decoding.embed import embed as embeddings_of
+    from dragoman.decoding.embed import embed as vectors_of
     from dragoman.devices import pick_device
 
     bundle = load_bundle(model, device=str(pick_device(device)))
-
-    def vectors() -> Iterator[tuple[int, "Tensor"]]:
-        options = {"pool": pool, "normalize": normalize, "truncate": truncate}
-        for window in windows(texts):
-            made = embeddings_of(bundle, window.texts, place=window.place, first_line=window.first_line, **options)  # type: ignore[arg-type]
-            yield window.number, made
-
-    with few_of_a_kind():
-        if output is not None and output.suffix == ".npz":
-            _write_array(output, [made for _, made in vectors()], bundle.config.model.d_model)
-            return
-        with open_output(output) as stream:
-            for first, made in vectors():
-                for number, vector in enumerate(made.tolist(), start=first):
-                    stream.write(json_line({"line": number, "embedding": vector}))
-                stream.flush()
+    parts = (
+        (window.number, vectors_of(bundle, window.texts, place=window.place, first_line=window.first_line, **options))
+        for window in windows(files)
+    )
+    if output is not None and output.suffix == ".npz":
+        _write_array(output, [made for _, made in parts], bundle.config.model.d_model)
+        return
+    with open_output(output) as stream:
+        for first, made in parts:
+            for number, vector in enumerate(made.tolist(), start=first):
+                stream.write(json_line({"line": number, "embedding": vector}))
+            stream.flush()
 
 
 def _write_array(path: Path, parts: "list[Tensor]", width: int) -> None:

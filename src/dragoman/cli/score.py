@@ -49,7 +49,7 @@ def score(
 
     The perplexity of it all is said on standard error, and with --perplexity on standard output: exp of minus the sum over the number of
     tokens, as in the paper's Table 3, and over the number of words between spaces, which does not depend on the vocabulary; both numbers
-    count one end for each pair. For texts also over the number of bytes of UTF-8, and in bits.
+    count one end for each pair. For texts a byte as well.
     """
     if quiet:
         hush()
@@ -64,12 +64,11 @@ def score(
     bundle = load_bundle(model, device=str(pick_device(device)))
     if bundle.config.model.single:
         return print_scores(bundle, str(model), test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json)
-    translator = Translator(bundle)
-    languages = translator.bundle.config.data
+    translator, languages = Translator(bundle), bundle.config.data
     for spec in test:  # a fault in the last is said before the first is scored
         for _ in read_pairs(spec, languages.source, languages.target):
             pass
-    total, plain = Perplexity(), translator.bundle.target_tokenizer.plain
+    total, plain = Perplexity(), bundle.target_tokenizer.plain
     for spec in test:
         pairs = read_pairs(spec, languages.source, languages.target)
         for number, (source, target, scored) in enumerate(_scored(translator, pairs, spec, alpha), start=1):

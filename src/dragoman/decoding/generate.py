@@ -152,11 +152,12 @@ class Generator:
             raise UsageError("a stream is of one continuation that is drawn, or greedy: leave beam out, and n at 1")
         tokenizer = self.bundle.target_tokenizer
         asked = self._prompt(self._encode([prompt])[0], options, "the prompt")
+        source, mask = self._padded([asked])
         text, rules = TextStream(tokenizer, asked.ids, options.stop), self._rules([asked], options)
         ids: list[int] = []
         with evaluation_mode(self.models):
             steps = sampling_steps(
-                self._steps(options.slide), **self._padded([asked]), keys=[sample_keys(asked.ids, options.seed_used, 1)],
+                self._steps(options.slide), source, mask, keys=[sample_keys(asked.ids, options.seed_used, 1)],
                 **self._common([asked], rules), **options.drawing,
             )  # fmt: skip
             for step in steps:
@@ -208,10 +209,8 @@ class Generator:
             self._made = {slide: EnsembleStep(made) if len(made) > 1 else made[0]}
         return self._made[slide]
 
-    def _padded(self, prompts: Sequence[_Prompt]) -> dict[str, Tensor]:
-        rows = [prompt.ids for prompt in prompts]
-        source, mask = pad_rows(rows, pad=self.bundle.target_tokenizer.pad, device=self._device)
-        return {"source": source, "source_mask": mask}
+    def _padded(self, prompts: Sequence[_Prompt]) -> tuple[Tensor, Tensor]:
+        return pad_rows([prompt.ids for prompt in prompts], pad=self.bundle.target_tokenizer.pad, device=self._device)
 
     def _common(self, prompts: Sequence[_Prompt], rules: Sequence[Rule]) -> dict[str, Any]:
         """What sampling and beam search are given alike."""
@@ -227,7 +226,7 @@ class Generator:
         if options.min_tokens:
             rules.append(MinimumLength([options.min_tokens + 1] * len(prompts), eos=tokenizer.eos, device=device))
         if options.no_repeat_ngram:
-            ids, mask = padded_left(*self._padded(prompts).values())  # (B, P)
+            ids, mask = padded_left(*self._padded(prompts))  # (B, P)
             rules.append(NoRepeatedNgram(options.no_repeat_ngram, ids.masked_fill(~mask, -1)))
         if options.repetition_guard:
             rules.append(self._guard(prompts, options))
@@ -239,14 +238,14 @@ class Generator:
         return RepetitionGuard([prompt.ids for prompt in prompts], least=options.repetition_guard, eos=eos, device=self._device)
 
     def _batch(self, prompts: Sequence[_Prompt], options: GenerationOptions) -> list[list[Continuation]]:
-        given = self._padded(prompts)
+        source, mask = self._padded(prompts)
         common = self._common(prompts, self._rules(prompts, options))
         model, alpha = self._steps(options.slide), self._alpha(options)
         if options.beam:
-            outputs = beam_search(model, **given, beam=options.beam, n_best=options.n, alpha=alpha, **common)
+            outputs = beam_search(model, source, mask, beam=options.beam, n_best=options.n, alpha=alpha, **common)
         else:
             keys = [sample_keys(prompt.ids, options.seed_used, options.n) for prompt in prompts]
-            outputs = sample(model, **given, keys=keys, alpha=alpha, **common, **options.drawing)
+            outputs = sample(model, source, mask, keys=keys, alpha=alpha, **common, **options.drawing)
         guard = self._guard(prompts, options)
         return [
             [self._continuation(hypothesis, prompt, guard, place, options) for hypothesis in hypotheses]
