@@ -24,7 +24,7 @@ DECISIONS = (
     "Norm", "LayerNorm ε", "Attention biases", "d_k and d_v", "Positions", "Tying", "Embedding init", "Dropout", "Label smoothing",
     "Schedule", "Adam", "Batch", "Loss normaliser", "Beam", "Averaging", "Start and end", "Mask", "Line", "Settings files", "Weights",
 )  # fmt: skip
-SECTIONS = ("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "5.1", "5.2", "5.3", "5.4", "6.1", "6.2")
+SECTIONS = ("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "5.1", "5.2", "5.3", "5.4", "6.1", "6.2", "6.3")
 EQUATIONS = ("equation (1)", "equation (2)", "equation (3)")
 
 
