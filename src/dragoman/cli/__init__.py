@@ -27,6 +27,7 @@ VERBS = {
     "embed": "Vectors of texts: n lines in, n vectors out.",
     "report": "The report of a run: curves, evaluations, samples, settings on one page.",
     "average": "Average the last checkpoints of a run into one model.",
+    "explain": "Look inside a model at work on one sentence: numbers, pictures, a walk through the paper.",
     "inspect": "Facts of a model or a run, and what looks wrong.",
     "presets": "The paper's models with their parameter counts.",
     "demo": "Everything once, on data made on the spot.",
