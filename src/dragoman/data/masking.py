@@ -58,7 +58,8 @@ class Masking:
 
     def count(self, tokens: Ids) -> Ids:
         """How many are chosen of so many tokens of text; at least as many with ``words``."""
-        return np.minimum(tokens, np.maximum(1, np.rint(self.probability * tokens))).astype(np.int64)
+        least: Ids = np.minimum(tokens, np.maximum(1, np.rint(self.probability * tokens))).astype(np.int64)
+        return least
 
     def apply(self, ids: Ids, is_text: Chosen, *, epoch: int, index: int) -> tuple[Chosen, Ids]:
         """For a sequence of ids (T,), True at text: which are to be predicted, and what is seen in the place of each."""

@@ -124,5 +124,4 @@ def _value(config: Config, name: str) -> object:
 
 def _default(name: str) -> object:
     group, _, key = name.partition(".")
-    fields = {"data": DataConfig, "training": TrainingConfig}[group].model_fields
-    return fields[key].default
+    return (DataConfig.model_fields if group == "data" else TrainingConfig.model_fields)[key].default
