@@ -165,3 +165,12 @@ def test_the_estimate_without_an_error_is_shown_alone(tmp_path: Path) -> None:
     log.evaluation(record | {"sampled_error": 0.25, "bits_per_character": 1.25})
     assert "sampled 1.500  0.1 s" in shown[0]
     assert "1.250 bits a character  sampled 1.500 ± 0.250" in shown[1]
+
+
+def test_the_page_has_the_loss_that_the_benchmark_measured() -> None:
+    project = Path(__file__).parents[2]
+    measured = json.loads((project / "benchmarks/shakespeare.cpu.json").read_text("utf-8"))
+    page, last = (project / "docs/language-models.md").read_text("utf-8"), measured["changed"]["last"]
+    assert last["nll"] < measured["published_loss"] == 1.88
+    assert last["step"] == 2000
+    assert f"is {last['nll']:.3f} after 2,000 updates, and the estimate {last['sampled']:.3f} ± {last['sampled_error']:.3f}" in page
