@@ -32,7 +32,7 @@ Normalization = Literal["none", "nfc", "nfkc"]
 
 FORMAT_VERSION = 1
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 to 3 of a tokenizer trained here
-MASK = "<mask>"  # behind all others, where there is one
+MASK = "<mask>"
 
 # Words with their marks, single digits, the isolated <, other signs; each with the space before it. Then the remaining spaces.
 # None is longer than 64 characters: learning takes the square of that, and no word needs more.
@@ -106,9 +106,14 @@ class Tokenizer:
         return replace(self, backend=backend, tags={**self.tags, **tags})
 
     def with_mask(self) -> Self:
-        """This tokenizer with an entry for what is masked, behind all others if it has none yet: no entry gets another id."""
+        """This tokenizer with an entry for what is masked, behind all others if it has none yet: no entry gets another id.
+
+        A word of segmented text that looks like it becomes it, and is an unknown one in text from then on.
+        """
         if self.mask is not None:
             return self
+        if (known := self.backend.token_to_id(MASK)) is not None:
+            return replace(self, mask=known)
         return replace(self, backend=_with_entries(self.backend, {MASK: len(self)}), mask=len(self))
 
     def __len__(self) -> int:
@@ -337,7 +342,7 @@ def _learn_bpe(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[
 def _learn_words(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
     normalizer = normalizers.Sequence(normal_form)
     counts = Counter(word for line in lines for word in normalizer.normalize_str(line).split(" "))
-    for not_a_word in ("", *SPECIAL_TOKENS, MASK):
+    for not_a_word in ("", *SPECIAL_TOKENS):
         del counts[not_a_word]
     backend = _learn_entries(counts, vocabulary_size=vocabulary_size, names="words")
     backend.normalizer = normalizer
