@@ -170,7 +170,7 @@ class Translator:
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
         heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
-        limit, learnt = self._longest - 1, self.bundle.config.data.max_length - 1
+        limit, learnt = self._longest - len(tokenizer.as_source(())), self.bundle.config.data.max_length - 1
         lines: list[list[Part]] = []
         encoded = tokenizer.encode_batch([text for _, text in heads])
         for number, (line, (head, text), ids) in enumerate(zip(texts, heads, encoded, strict=True), start=first_line):
@@ -178,7 +178,7 @@ class Translator:
             if not ids or not text.strip():
                 lines.append([])
             elif length <= limit:
-                lines.append([Part([*head, *ids, tokenizer.eos], text, start)])
+                lines.append([Part(tokenizer.as_source([*head, *ids]), text, start)])
                 if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
                     _log.warning(notice, before, number, length, learnt)
@@ -193,7 +193,7 @@ class Translator:
         """The parts of a text that was cut, each with the tag of the whole."""
         tokenizer, parts = self.bundle.source_tokenizer, []
         for piece in pieces:
-            parts.append(Part([*head, *tokenizer.encode(piece.text), tokenizer.eos], piece.text, start, piece.separator))
+            parts.append(Part(tokenizer.as_source([*head, *tokenizer.encode(piece.text)]), piece.text, start, piece.separator))
             start += len(piece.text) + len(piece.separator)
         return parts
 
