@@ -51,7 +51,7 @@ class Tokenizer:
     ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
     splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``tags`` are the ids
     of the language tags by name: de for ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in.
-    ``source_start`` and ``source_end`` say whether a source has the start and the end token around it; the paper's has the end token.
+    ``source_end`` is whether a source ends with the end token, as the paper's does.
     """
 
     kind: Kind
@@ -63,7 +63,6 @@ class Tokenizer:
     backend: tokenizers.Tokenizer = field(repr=False)
     tags: Mapping[str, int] = field(default_factory=dict)
     mask: int | None = None
-    source_start: bool = False
     source_end: bool = True
 
     @classmethod
@@ -114,8 +113,8 @@ class Tokenizer:
         return frozenset((self.pad, self.bos, self.eos, *mask, *self.tags.values()))
 
     def as_source(self, ids: Iterable[int]) -> list[int]:
-        """Ids as an encoder gets them: with the end token, or what this tokenizer has around a source instead."""
-        return [*((self.bos,) if self.source_start else ()), *ids, *((self.eos,) if self.source_end else ())]
+        """Ids as an encoder gets them: with the end token, unless this tokenizer's sources have none."""
+        return [*ids, self.eos] if self.source_end else [*ids]
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, without start and end tokens."""
@@ -229,8 +228,8 @@ class Tokenizer:
             raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
         if not isinstance(self.tags, dict) or any(_TAG.fullmatch(tag_text(name)) is None for name in self.tags):
             raise ValueError(f"tags {self.tags!r}")
-        if any(type(value) is not bool for _, value, _ in self._source_marks()):
-            raise ValueError(f"source_start {self.source_start!r}, source_end {self.source_end!r}")
+        if type(self.source_end) is not bool:
+            raise ValueError(f"source_end {self.source_end!r}")
         special = self.textless | {self.unk}
         if any(self.backend.token_to_id(_entry(name)) != token for name, token in self.tags.items()):
             raise ValueError(f"tags {self.tags} are not in the vocabulary")
@@ -247,9 +246,6 @@ class Tokenizer:
                 missing = sorted(_BYTE_OF_CHARACTER.keys() - entries)
                 raise ValueError(f"not a byte-level vocabulary: {foreign[:3]} in it, {missing[:3]} not in it")
 
-    def _source_marks(self) -> tuple[tuple[str, bool, bool], ...]:
-        return (("source_start", self.source_start, False), ("source_end", self.source_end, True))
-
     def _to_json(self) -> str:
         own = {"format": FORMAT_VERSION, "kind": self.kind, "joiner": self.joiner}
         special: dict[str, object] = {"pad": self.pad, "bos": self.bos, "eos": self.eos, "unk": self.unk}
@@ -257,7 +253,8 @@ class Tokenizer:
             special["tags"] = dict(self.tags)
         if self.mask is not None:
             special["mask"] = self.mask
-        special |= {name: value for name, value, usual in self._source_marks() if value != usual}
+        if not self.source_end:
+            special["source_end"] = False
         return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)
 
 

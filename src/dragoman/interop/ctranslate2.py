@@ -15,11 +15,11 @@ from dragoman.bundle import Bundle, save_settings
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder
-from dragoman.interop.ctranslate2_check import Checked, check_folder, installed_version
+from dragoman.interop.ctranslate2_check import Checked, check_folder
 from dragoman.interop.ctranslate2_in import OWN, read_folder
 from dragoman.interop.ctranslate2_names import extras, misfits, table
 from dragoman.interop.ctranslate2_vocabulary import entries_of
-from dragoman.interop.model_bin import ModelBin, quantize, read_model_bin, write_model_bin
+from dragoman.interop.model_bin import ModelBin, quantize, write_model_bin
 from dragoman.interop.names import give
 
 QUANTIZATIONS = ("float32", "int8")
@@ -112,7 +112,7 @@ def _document(bundle: Bundle) -> dict[str, Any]:
     if model.single:
         return document | common
     return document | common | {
-        "decoder_start_token": entry(target.bos), "add_source_bos": source.source_start, "add_source_eos": source.source_end,
+        "decoder_start_token": entry(target.bos), "add_source_bos": False, "add_source_eos": source.source_end,
     }  # fmt: skip
 
 
@@ -151,9 +151,19 @@ def _page(bundle: Bundle) -> str:
         lines += [f"found = generator.generate_batch([[{start!r}, *tokens]])[0]", "print(source.decode(found.sequences_ids[0]))"]
     else:
         lines += [f'target = tokenizers.Tokenizer.from_file("{target}tokenizer.json")', 'translator = ctranslate2.Translator(".")']
-        lines += ['tokens = source.encode("A sentence.", add_special_tokens=False).tokens', "found = translator.translate_batch([tokens])[0]"]
+        lines += [
+            'tokens = source.encode("A sentence.", add_special_tokens=False).tokens',
+            "found = translator.translate_batch([tokens])[0]",
+        ]
         lines += ["ids = [target.token_to_id(token) for token in found.hypotheses[0]]"]
         lines += [f"print(target.decode(ids, skip_special_tokens=False){mend})"]
-    lines += ["```", "", "`dragoman import` of this folder gives the model back. CTranslate2's `length_penalty` p divides by n^p for n tokens;"]
-    lines += ["Dragoman's alpha divides by ((5 + n) / 6)^alpha with the end token counted, so the two are no translation of each other.", ""]
+    lines += [
+        "```",
+        "",
+        "`dragoman import` of this folder gives the model back. CTranslate2's `length_penalty` p divides by n^p for n tokens;",
+    ]
+    lines += [
+        "Dragoman's alpha divides by ((5 + n) / 6)^alpha with the end token counted, so the two are no translation of each other.",
+        "",
+    ]
     return "\n".join(lines)

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle
-from dragoman.data.batching import pad_rows
-from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError
 from dragoman.interop.ctranslate2_vocabulary import entries_of
 
@@ -118,7 +116,12 @@ def _ask(bundle: Bundle, folder: Path, sources: Sequence[Sequence[int]], kind: s
         return [list(ids) for ids in sources], [np.array(answers)[place, : len(row)] for place, row in enumerate(rows)]
     translator = ctranslate2.Translator(str(folder), compute_type=kind, **threads)
     found = translator.translate_batch(
-        tokens, beam_size=1, min_decoding_length=0, max_decoding_length=most, return_end_token=True, return_logits_vocab=True,
+        tokens,
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=most,
+        return_end_token=True,
+        return_logits_vocab=True,
         max_input_length=0,
     )
     return [[places[token] for token in each.hypotheses[0]] for each in found], [

@@ -41,7 +41,6 @@ class Imported:
     notes: tuple[str, ...]
 
 
-
 def read_folder(folder: Path) -> Imported:
     """The model of a CTranslate2 folder as a bundle, in float32 whatever it is stored in.
 
@@ -49,11 +48,13 @@ def read_folder(folder: Path) -> Imported:
     """
     stored = read_model_bin(folder / "model.bin")
     if stored.kind not in _KINDS:
-        raise DragomanError(f"{folder / 'model.bin'}: a model of the kind {stored.kind or 'of version 1'}; {_SUPPORTED}: {', '.join(_KINDS)}")
+        raise DragomanError(
+            f"{folder / 'model.bin'}: a model of the kind {stored.kind or 'of version 1'}; {_SUPPORTED}: {', '.join(_KINDS)}"
+        )
     if stored.revision > _KINDS[stored.kind]:
         raise DragomanError(
-            f"{folder / 'model.bin'}: revision {stored.revision} of {stored.kind} is newer than the {_KINDS[stored.kind]} that this Dragoman "
-            "reads; update Dragoman"
+            f"{folder / 'model.bin'}: revision {stored.revision} of {stored.kind} is newer than the {_KINDS[stored.kind]} that this "
+            "Dragoman reads; update Dragoman"
         )
     problems: list[str] = []
     found = _named_as_today(stored)
@@ -98,7 +99,7 @@ def _foreign(folder: Path, stored: ModelBin, found: dict[str, Tensor], given: _G
     beginning = given.start if vocabularies.shared else str(given.document.get("bos_token", "<s>"))
     source = target
     if not vocabularies.shared:  # of a source only its end and its beginning count, so what it lacks is added
-        known = {entry: None for entry in vocabularies.source}
+        known = dict.fromkeys(vocabularies.source)
         missing = beginning not in known and not given.document.get("add_source_bos")
         source = side_of(vocabularies.source, given.document, start=beginning, zero_start=missing, problems=problems)
     if given.document.get("add_source_bos") and beginning != str(given.document.get("bos_token", "<s>")):
@@ -111,10 +112,8 @@ def _foreign(folder: Path, stored: ModelBin, found: dict[str, Tensor], given: _G
     if given.settings.halves:
         notes.append("the heads that are rotated have their numbers in another order here")
     model |= {"dropout": 0.0, "pad": target.pad if target.pad < len(source.entries) else source.pad}
-    tokens = target.tokenizer(
-        source_start=_flag(given, "bos") and vocabularies.shared, source_end=_flag(given, "eos") or not vocabularies.shared
-    )
-    sources = tokens if vocabularies.shared else source.tokenizer(source_start=_flag(given, "bos"), source_end=_flag(given, "eos"))
+    tokens = target.tokenizer(source_end=_flag(given, "eos") or not vocabularies.shared)
+    sources = tokens if vocabularies.shared else source.tokenizer(source_end=_flag(given, "eos"))
     data = {"tokenizer": "whitespace", "joiner": tokens.joiner, "vocabulary_size": 0, "joint_vocabulary": vocabularies.shared}
     if problems:
         _refuse(folder, problems)
@@ -194,7 +193,9 @@ def _check_sizes(found: Mapping[str, Tensor], vocabularies: Vocabularies, proble
     for name, entries in sides.items():
         if name in found and entries and len(found[name]) != len(entries):
             which = "shared" if vocabularies.shared else name.partition("/")[0].replace("encoder", "source").replace("decoder", "target")
-            problems.append(f"the {which} vocabulary has {len(entries)} entries, the unknown token included, and {name} {len(found[name])} rows")
+            problems.append(
+                f"the {which} vocabulary has {len(entries)} entries, the unknown token included, and {name} {len(found[name])} rows"
+            )
 
 
 def _ties(found: Mapping[str, Tensor], *, shared: bool, single: bool) -> dict[str, str]:
@@ -218,7 +219,9 @@ def _positions(stored: ModelBin, found: dict[str, Tensor], model: dict[str, Any]
     notes = []
     if not any(name in found for name in names):
         found |= dict.fromkeys(names, _old_positions(model["d_model"]))
-        notes.append(f"positions are a table of {OLD_POSITIONS} of CTranslate2's own sinusoids, which begin with 1 and have other wavelengths")
+        notes.append(
+            f"positions are a table of {OLD_POSITIONS} of CTranslate2's own sinusoids, which begin with 1 and have other wavelengths"
+        )
     there = [name for name in names if name in found]
     rows = min(len(found[name]) for name in there)
     if any(len(found[name]) != rows for name in there):
@@ -252,7 +255,11 @@ def _old_positions(d_model: int) -> Tensor:
 
 def _add_rows(found: dict[str, Tensor], source: Side, target: Side, model: dict[str, Any]) -> None:
     """Rows for the entries that were added to the vocabularies, which no search may choose."""
-    for name, side in (("encoder/embeddings_0/weight", source), ("decoder/embeddings/weight", target), ("decoder/projection/weight", target)):
+    for name, side in (
+        ("encoder/embeddings_0/weight", source),
+        ("decoder/embeddings/weight", target),
+        ("decoder/projection/weight", target),
+    ):
         if name in found:
             found[name] = side.extend(found[name])
     model |= {"source_vocabulary": len(source.entries), "target_vocabulary": len(target.entries)}

@@ -154,7 +154,10 @@ def extras(config: ModelConfig) -> dict[str, Tensor]:
     if not config.single:
         found["encoder/embeddings_merge"] = _number(0, torch.int8)
     last_but_one = max(config.decoder_layers - 2, 0)  # as --align does
-    found |= {"decoder/alignment_layer": _number(last_but_one, torch.int16), "decoder/alignment_heads": _number(config.n_heads, torch.int16)}
+    found |= {
+        "decoder/alignment_layer": _number(last_but_one, torch.int16),
+        "decoder/alignment_heads": _number(config.n_heads, torch.int16),
+    }
     found |= {f"decoder/{name}": _number(0, torch.int8) for name in _OFF}
     found["decoder/alibi_use_positive_positions"] = _number(0, torch.int8)
     return found | _of_attentions(config) | _zero_biases(config)

@@ -59,7 +59,7 @@ class Side:
         """An output bias (V,) under which the added entries are never chosen."""
         return torch.cat((bias, bias.new_full((len(self.copied),), NEVER)))
 
-    def tokenizer(self, *, source_start: bool = False, source_end: bool = True) -> Tokenizer:
+    def tokenizer(self, *, source_end: bool = True) -> Tokenizer:
         """Of text in pieces; where so many pieces end in @@ that it must be the mark of joined pieces, it is."""
         entries = {entry: place for place, entry in enumerate(self.entries)}
         backend = tokenizers.Tokenizer(models.WordLevel(entries, unk_token=self.entries[self.unk]))
@@ -67,7 +67,7 @@ class Side:
         joiner = "@@" if sum(entry.endswith("@@") for entry in self.entries) > len(self.entries) // 20 else ""
         return Tokenizer(
             kind="whitespace", joiner=joiner, pad=self.pad, bos=self.bos, eos=self.eos, unk=self.unk, backend=backend,
-            source_start=source_start, source_end=source_end,
+            source_end=source_end,
         )  # fmt: skip
 
 

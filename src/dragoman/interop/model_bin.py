@@ -45,7 +45,9 @@ class ModelBin:
     @property
     def types(self) -> list[str]:
         """The types in which weights are stored, such as float32 and int8."""
-        names = {str(value.dtype).removeprefix("torch.") for name, value in self.variables.items() if value.dim() and name.endswith("weight")}
+        names = {
+            str(value.dtype).removeprefix("torch.") for name, value in self.variables.items() if value.dim() and name.endswith("weight")
+        }
         return sorted(names)
 
     def _is_scale(self, name: str) -> bool:
@@ -60,7 +62,7 @@ class ModelBin:
 
 
 def read_model_bin(path: Path) -> ModelBin:
-    """The contents of the file; DragomanError that names it and the place where it ends too early, or a version newer than `NEWEST_VERSION`."""
+    """The contents of the file; DragomanError that names it, and the place where it ends too early or what is newer than is known here."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -140,7 +142,9 @@ class _Reader:
             raise DragomanError(f"{self.path}: {name} has a type of the unknown number {number}; the file is damaged or newer than it says")
         size = self.number("I", f"the size of {name}") * (1 if version >= 4 else dtype.itemsize)
         if size != math.prod(shape) * dtype.itemsize:
-            raise DragomanError(f"{self.path}: {name} has {size} bytes, which its shape {tuple(shape)} of {dtype} does not; the file is damaged")
+            raise DragomanError(
+                f"{self.path}: {name} has {size} bytes, which its shape {tuple(shape)} of {dtype} does not; the file is damaged"
+            )
         values = np.frombuffer(self.take(size, name), np.uint8).copy()
         return name, torch.from_numpy(values).view(dtype).reshape(shape)
 
@@ -168,4 +172,3 @@ def _parts(model: ModelBin) -> Iterator[bytes]:
 def _text(text: str) -> bytes:
     content = text.encode() + b"\0"
     return struct.pack("<H", len(content)) + content
-
