@@ -88,7 +88,8 @@ def save_bundle(bundle: Bundle, folder: Path, *, also: Callable[[Path], None] | 
             also(beside)
 
 
-def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> None:
+def save_settings(folder: Path, bundle: Bundle) -> None:
+    """Writes all that a bundle holds but its weights and its card: config.json and the tokenizers."""
     document = {
         "format_version": FORMAT_VERSION,
         "dragoman_version": version("dragoman"),
@@ -97,8 +98,12 @@ def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> N
         "info": dict(bundle.info),
     }
     (folder / "config.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
     save_tokenizers(folder, bundle.source_tokenizer, bundle.target_tokenizer)
+
+
+def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> None:
+    save_settings(folder, bundle)
+    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
     (folder / "README.md").write_text(_card(bundle), encoding="utf-8")
 
 

@@ -55,8 +55,9 @@ class Tokenizer:
     ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
     splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``tags`` are the ids
     of the language tags by name: de for ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in.
-    ``opening`` are ids that stand before every text for the model to read. Of a ``foreign`` tokenizer special tokens may share an id, as
-    GPT-2's padding, start and end do.
+    ``source_end`` is whether a source ends with the end token, as the paper's does; ``opening`` are ids that stand before every source, or
+    before every text that a language model goes on with. Of a ``foreign`` tokenizer special tokens may share an id, as GPT-2's padding,
+    start and end do.
     """
 
     kind: Kind
@@ -68,6 +69,7 @@ class Tokenizer:
     backend: tokenizers.Tokenizer = field(repr=False)
     tags: Mapping[str, int] = field(default_factory=dict)
     mask: int | None = None
+    source_end: bool = True
     opening: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -129,6 +131,10 @@ class Tokenizer:
         mask = () if self.mask is None else (self.mask,)
         return frozenset((self.pad, self.bos, self.eos, *mask, *self.tags.values()))
 
+    def as_source(self, ids: Iterable[int]) -> list[int]:
+        """Ids as an encoder gets them: with the end token, unless this tokenizer's sources have none, and ``opening`` before them."""
+        return [*self.opening, *ids, self.eos] if self.source_end else [*self.opening, *ids]
+
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, without start and end tokens."""
         return self.encode_batch([text])[0]
@@ -169,15 +175,13 @@ class Tokenizer:
         return [self._hidden.get(piece, token) if token == self.unk else token for token, piece in zip(ids, pieces, strict=True)]
 
     def split_tag(self, source: str, *, place: str) -> tuple[list[int], str]:
-        """The ids before a line to translate, ``opening`` and that of the tag at its head, and the text behind the tag and one space.
+        """The id of the tag at the head of a line to translate, and the text behind it and one space.
 
-        All of the text, if the tokenizer has no tags; if it is blank, no ids. Raises DragomanError for any other line without a tag, or
+        No id and all of the text, if it is blank or the tokenizer has no tags. Raises DragomanError for any other line without a tag, or
         with one that is not known, naming those that are, and ``place``.
         """
-        if not source.strip():
+        if not self.tags or not source.strip():
             return [], source
-        if not self.tags:
-            return [*self.opening], source
         found = _TAG.match(source)
         known = ", ".join(map(tag_text, self.tags))
         if found is None:
@@ -186,7 +190,7 @@ class Tokenizer:
             )
         if found[1] not in self.tags:
             raise DragomanError(f"{place}: the language tag {found[0].strip()} is unknown to the model; it has {known}")
-        return [*self.opening, self.tags[found[1]]], source[found.end() :]
+        return [self.tags[found[1]]], source[found.end() :]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The plain text of ``ids``: start, end, padding and tags left out, ``<unk>`` for an unknown token, U+FFFD for broken UTF-8."""
@@ -276,6 +280,8 @@ class Tokenizer:
             raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
         if not isinstance(self.tags, dict) or any(_TAG.fullmatch(tag_text(name)) is None for name in self.tags):
             raise ValueError(f"tags {self.tags!r}")
+        if type(self.source_end) is not bool:
+            raise ValueError(f"source_end {self.source_end!r}")
         special = self.textless | {self.unk, *self.opening}
         if any(self.backend.token_to_id(_entry(name)) != token for name, token in self.tags.items()):
             raise ValueError(f"tags {self.tags} are not in the vocabulary")
@@ -298,6 +304,8 @@ class Tokenizer:
             special["tags"] = dict(self.tags)
         if self.mask is not None:
             special["mask"] = self.mask
+        if not self.source_end:
+            special["source_end"] = False
         if self.opening:
             special["opening"] = list(self.opening)
         return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)

@@ -180,3 +180,7 @@ class Search:
 
     def _looped(self, guard: RepetitionGuard, hypothesis: Hypothesis, place: int) -> bool:
         return 0 < self.options.repetition_guard < len(hypothesis.tokens) and guard.ended(hypothesis.tokens, place)
+
+
+Engine = Callable[[Search, Sequence[Wanted], int], list[list[Found]]]
+"""Another program that does a search: called with it, the texts and the batch tokens, it gives what the search itself would give."""

@@ -77,11 +77,14 @@ def _with_texts(bundle: Bundle, folder: Path, found: Verification) -> Verificati
 
     def ours(text: str) -> list[int]:
         head, rest = source.split_tag(tag + text, place="sample")
-        return [*head, *source.encode(rest)]
+        ids = [*head, *source.encode(rest)]
+        if isinstance(bundle.model, Transformer):
+            return source.as_source(ids)
+        return [*source.opening, *ids] if isinstance(bundle.model, LanguageModel) else [source.bos, *ids, source.eos]
 
     def theirs(text: str) -> list[int]:
-        ids: list[int] = other(tag + text, add_special_tokens=False)["input_ids"]
-        return [*source.opening, *ids]
+        ids: list[int] = other(tag + text)["input_ids"]
+        return ids
 
     return compare_texts(found, ours, theirs)
 
