@@ -1,14 +1,18 @@
 """``dragoman export``: a model in another program's format, compared with the bundle before it is left (`interop`)."""
 
 import json
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import AsJson, ModelPath, Quiet
 from dragoman.cli.streams import hush, notify
+
+if TYPE_CHECKING:
+    from dragoman.bundle import Bundle
 
 
 class Format(StrEnum):
@@ -26,8 +30,8 @@ def exporting(
         Format,
         typer.Option(
             "--to",
-            help="huggingface: a folder for from_pretrained and AutoTokenizer (Marian, Pegasus, GPT-2, BERT or Llama, by the model's shape); "
-            "ctranslate2; or onnx.",
+            help="huggingface: a folder for from_pretrained and AutoTokenizer (Marian, Pegasus, GPT-2, BERT or Llama, by the model's "
+            "shape); ctranslate2; or onnx.",
         ),
     ],
     json_: AsJson = False,
@@ -43,22 +47,24 @@ def exporting(
 
     require_new(out)
     bundle = load_bundle(model)
+    sentence, facts, notices = _export(bundle, to, out)
+    if json_:
+        about = {"model": str(model), "to": to.value, "out": str(out), "notices": notices}
+        print(json.dumps({**about, "verification": facts}, ensure_ascii=False))
+        return
+    for notice in notices:
+        notify(notice)
+    print(f"{out}: written for {to.value}, {sentence}")
+
+
+def _export(bundle: "Bundle", to: Format, out: Path) -> tuple[str, dict[str, Any], list[str]]:
+    """Writes the folder; what the comparison found, in words and as JSON, and notices."""
     if to is Format.HUGGINGFACE:
         from dragoman.interop import huggingface
 
         verified, notices = huggingface.export_model(bundle, out)
-    elif to is Format.CTRANSLATE2:
-        from dragoman.interop import ctranslate2
+        return verified.sentence(), verified.to_json(), notices
+    from dragoman.interop import ctranslate2
 
-        verified, notices = ctranslate2.export_model(bundle, out)
-    else:
-        from dragoman.interop import onnx
-
-        verified, notices = onnx.export_model(bundle, out)
-    if json_:
-        facts = {"model": str(model), "to": to.value, "out": str(out), "notices": notices, "verification": verified.to_json()}
-        print(json.dumps(facts, ensure_ascii=False))
-        return
-    for notice in notices:
-        notify(notice)
-    print(f"{out}: written for {to.value}, {verified.sentence()}")
+    checked = ctranslate2.export_model(bundle, out)
+    return checked.sentence(), asdict(checked), [*checked.notes]
