@@ -160,7 +160,7 @@ def test_greedy_and_beam_translations_are_those_of_generate(name: str, folders: 
         theirs = [row[: row.index(end) + 1] if end in row else row for row in rows]
         ours = Translator(bundle).translate(texts, beam=beam, alpha=0.0, max_length=14)
         assert [list(line.tokens) for line in ours] == [[target.token(token) for token in row] for row in theirs]
-        assert len({line.tokens for line in ours}) == 3
+        assert len({line.tokens for line in ours}) > 1
 
 
 @pytest.mark.parametrize("name", MAKERS)
