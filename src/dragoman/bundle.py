@@ -173,13 +173,20 @@ def _load(folder: Path, dtype: torch.dtype | None) -> Bundle:
     problems: list[str] = []
     config, info = _read_config(folder, problems)
     tokenizers = _read_tokenizers(folder, config, problems)
-    model = _empty_model(config) if config else None
+    model = empty_model(config) if config else None
     weights = _read_weights(folder / "model.safetensors", model, problems)
     if problems or config is None or model is None or tokenizers is None:
         _refuse(folder, problems)
     weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
+    return assemble_bundle(config, weights, *tokenizers, info, model=model)
+
+
+def assemble_bundle(
+    config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer, info: Mapping[str, Any], *, model: Model
+) -> Bundle:
+    """The bundle of weights, all that an `empty_model` of these settings has, in evaluation mode."""
     model.load_state_dict(weights, strict=False, assign=True)
-    return Bundle(config, model.eval(), *tokenizers, info)
+    return Bundle(config, model.eval(), source, target, info)
 
 
 def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
@@ -187,7 +194,8 @@ def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
     raise DragomanError(f"{folder}: cannot load this model: {'; '.join(problems)}; {remedy}")
 
 
-def _empty_model(config: Config) -> Model:
+def empty_model(config: Config) -> Model:
+    """The model of these settings without values, on PyTorch's device meta."""
     with torch.device("meta"), _NoDraws():
         return build_model(config.model)
 

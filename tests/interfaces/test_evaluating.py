@@ -146,9 +146,16 @@ def test_scores_by_length_are_those_of_the_sentences_of_that_length(run: Run, fi
     assert [(bucket.shortest, bucket.longest, bucket.sentences) for bucket in buckets] == [(0, 10, 3), (11, 20, 1)]
     assert buckets[0].scores["bleu"] == pytest.approx(BLEU().corpus_score(HYPOTHESES[:3], [REFERENCES[:3]]).score)
     assert buckets[0].length_ratio == pytest.approx(21 / 21)
-    assert buckets[1].scores == {"bleu": 0.0, "chrf": pytest.approx(CHRF().corpus_score([""], [["Ja ."]]).score)}
+    assert buckets[1].scores == {"bleu": None, "chrf": pytest.approx(CHRF().corpus_score([""], [["Ja ."]]).score)}
     document = evaluated(run, files)
     assert sum(bucket["sentences"] for bucket in document["lengths"]) == 4
+
+
+def test_a_bucket_of_sentences_without_a_phrase_of_four_has_no_bleu_but_an_exact_match() -> None:
+    (bucket,) = buckets_by_length([2, 2], choose_measures(["bleu", "chrf"]), ["Guten Tag", "Ja ja"], [["Guten Tag", "Ja ja"]])
+    assert (bucket.scores["bleu"], bucket.scores["chrf"], bucket.exact_match) == (None, 100.0, 100.0)
+    (bucket,) = buckets_by_length([5], choose_measures(["bleu"]), ["a b c d e"], [["v w x y z"]])
+    assert bucket.scores["bleu"] == 0.0
 
 
 def test_best_and_worst_are_in_the_order_of_chrf(run: Run, files: dict[str, Path]) -> None:

@@ -24,10 +24,14 @@ VERBS = {
     "score": "Log-probability of given translations, and perplexity.",
     "report": "The report of a run: curves, evaluations, samples, settings on one page.",
     "average": "Average the last checkpoints of a run into one model.",
+    "import": "A model of another program as one of Dragoman's, verified.",
+    "export": "A model in another program's format, verified.",
     "inspect": "Facts of a model or a run, and what looks wrong.",
     "presets": "The paper's models with their parameter counts.",
     "demo": "Everything once, on data made on the spot.",
 }
+MODULE_OF = {"import": "importing", "export": "exporting"}
+"""Modules, and functions in them, that are not named as their verbs; `import` is a word of Python's own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,7 +95,8 @@ def _application(wanted: str | None) -> typer.Typer:
     app.callback()(_root)
     for verb, sentence in VERBS.items():
         if verb == wanted:
-            app.command(verb)(getattr(import_module(f"dragoman.cli.{verb}"), verb))
+            name = MODULE_OF.get(verb, verb)
+            app.command(verb)(getattr(import_module(f"dragoman.cli.{name}"), name))
         else:
             app.command(verb, help=sentence)(_nothing)
     return app

@@ -90,7 +90,7 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     progress = trainer.progress
     why = {
         "max_steps": "all steps done",
-        "max_minutes": f"the time is up ({progress.seconds / 60:.1f} of {trainer.settings.max_minutes or 0:g} minutes)",
+        "max_minutes": f"the {trainer.settings.max_minutes or 0:g} minutes are over, with the last evaluation {progress.seconds / 60:.1f},",
         "patience": "no better evaluation for long enough",
         "interrupted": "interrupted",
     }[reason]
@@ -104,6 +104,12 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     record = Report.read(run).best()
     if record and record["step"] == progress.best_step and "bleu" in record:
         best += f": BLEU {record['bleu']:.2f} {record['signature']}"
+    warmup = trainer.settings.warmup_steps
+    if progress.step < warmup and reason != "interrupted":
+        log.say(
+            f"warning: the learning rate was still rising, as it does to step {warmup:,} (training.warmup_steps), so the model has learnt "
+            "little: train it longer, or begin again with fewer such steps"
+        )
     log.say(
         f"{why} at step {progress.step:,}{best}",
         f"  dragoman translate {run} < SOURCE_FILE",

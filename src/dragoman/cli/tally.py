@@ -61,7 +61,8 @@ class Tally:
             notify(f"{self.split:,} {lines} longer than the model takes, and translated in pieces")
         if self.loops:
             lines = ", ".join(map(str, self.looped_lines)) + (" …" if self.loops > len(self.looped_lines) else "")
-            log.warning("%d translations went round in a loop and were ended; lines: %s", self.loops, lines)
+            went = "translation went round in a loop and was" if self.loops == 1 else "translations went round in a loop and were"
+            log.warning("%d %s ended; lines: %s", self.loops, went, lines)
         if self.terms:
             notify(f"{self.terms - self.missed} of {self.terms} required terms stand in the translations")
         for missed in self.missed_terms:

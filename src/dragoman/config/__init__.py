@@ -56,8 +56,10 @@ class DataConfig(Settings):
     valid_tags: tuple[str, ...] = Field(
         (), description="For each validation corpus, its language tag; not given, those of tags, where there are as many corpora."
     )
-    tokenizer: Literal["bpe", "whitespace"] = Field(
-        "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
+    tokenizer: Literal["bpe", "whitespace", "foreign"] = Field(
+        "bpe",
+        description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces; foreign is "
+        "the vocabulary of an imported model, which only training that goes on from one has.",
     )
     vocabulary_size: int = Field(
         37_000,

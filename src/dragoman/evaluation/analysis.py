@@ -21,13 +21,14 @@ Split = Callable[[str], list[str]]
 class Bucket:
     """The sentences with at least ``shortest`` and at most ``longest`` words (None: any number), and their scores, by measure.
 
-    ``length_ratio`` is words of the translations for one of the (first) references.
+    A BLEU is None where it is 0 because the sentences have fewer words than the four of its longest phrases. ``length_ratio`` is words of
+    the translations for one of the (first) references.
     """
 
     shortest: int
     longest: int | None
     sentences: int
-    scores: dict[str, float]
+    scores: dict[str, float | None]
     exact_match: float
     length_ratio: float | None
 
@@ -139,9 +140,16 @@ def buckets_by_length(
                 shortest=shortest,
                 longest=longest,
                 sentences=len(lines),
-                scores={each.key: score_corpus(each, lines, sets, quiet=True).score for each in measures},
+                scores={each.key: _score(each, lines, sets) for each in measures},
                 exact_match=100 * sum(exact) / len(lines),
                 length_ratio=words / reference_words if reference_words else None,
             )
         )
     return found
+
+
+def _score(measure: Measure, lines: Sequence[str], references: Sequence[Sequence[str]]) -> float | None:
+    measured = score_corpus(measure, lines, references, quiet=True)
+    found = measured.details
+    short = found is not None and max(found.hypothesis_length, found.reference_length) < 4 * len(lines)
+    return None if short and not measured.score else measured.score

@@ -105,7 +105,7 @@ def bucket_rows(report: TestReport, lengths: str, exact: str) -> tuple[list[str]
     rows: list[list[object]] = []
     for bucket in report.buckets:
         ratio = "–" if bucket.length_ratio is None else f"{bucket.length_ratio:.3f}"
-        scores = [f"{score:.2f}" for score in (*(bucket.scores[key] for key in keys), bucket.exact_match)]
+        scores = ["–" if score is None else f"{score:.2f}" for score in (*(bucket.scores[key] for key in keys), bucket.exact_match)]
         rows.append([bucket.range, bucket.sentences, *scores, ratio])
     return [lengths, "sentences", *(LABELS[key.replace("_", "-")] for key in keys), exact, "length ratio"], rows
 
