@@ -9,6 +9,7 @@ import typer
 
 from dragoman.cli.options import AsJson, ModelPath, Quiet
 from dragoman.cli.streams import hush, notify
+from dragoman.errors import UsageError
 
 
 class Format(StrEnum):
@@ -17,6 +18,13 @@ class Format(StrEnum):
     HUGGINGFACE = "huggingface"
     CTRANSLATE2 = "ctranslate2"
     ONNX = "onnx"
+
+
+class Quantization(StrEnum):
+    """What the matrices can be stored in."""
+
+    FLOAT32 = "float32"
+    INT8 = "int8"
 
 
 def exporting(
@@ -30,6 +38,10 @@ def exporting(
             "ctranslate2; or onnx.",
         ),
     ],
+    quantization: Annotated[
+        Quantization | None,
+        typer.Option("--quantization", help="For ctranslate2: float32, or int8 for matrices in 8 bits. Default: float32."),
+    ] = None,
     json_: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -38,6 +50,8 @@ def exporting(
     """
     if quiet:
         hush()
+    if quantization is not None and to is not Format.CTRANSLATE2:
+        raise UsageError(f"--quantization is for --to ctranslate2; leave it out for {to.value}")
     from dragoman.bundle import load_bundle
     from dragoman.files import require_new
 
@@ -50,7 +64,7 @@ def exporting(
     elif to is Format.CTRANSLATE2:
         from dragoman.interop import ctranslate2
 
-        verified, notices = ctranslate2.export_model(bundle, out)
+        verified, notices = ctranslate2.export_model(bundle, out, quantization=(quantization or Quantization.FLOAT32).value)
     else:
         from dragoman.interop import onnx
 

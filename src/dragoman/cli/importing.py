@@ -44,7 +44,9 @@ def importing(
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option("--tokenizer", metavar="FILE", help="For llama2.c: the tokenizer's file. Default: tokN.bin or tokenizer.bin beside it."),
+        typer.Option(
+            "--tokenizer", metavar="FILE", help="For llama2.c: the tokenizer's file. Default: tokN.bin or tokenizer.bin beside it."
+        ),
     ] = None,
     json_: AsJson = False,
     quiet: Quiet = False,
@@ -132,7 +134,9 @@ def _read_file(path: Path, config: Path | None, tokenizer: Path | None) -> Found
     if tokenizer is not None:
         raise UsageError("--tokenizer is for files of llama2.c; for a state dict the --config file has the vocabularies")
     if not looks_like_torch_transformer(read_file(path)):
-        raise DragomanError(f"{path}: neither a file of llama2.c nor a state dict of torch.nn.Transformer; give the whole folder of the model")
+        raise DragomanError(
+            f"{path}: neither a file of llama2.c nor a state dict of torch.nn.Transformer; give the whole folder of the model"
+        )
     if config is None:
         raise UsageError(f"{path}: a state dict of torch.nn.Transformer does not say all of its model; {REMEDY}")
     imported, recipe = read_torch_transformer(path, config)

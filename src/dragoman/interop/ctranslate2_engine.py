@@ -22,8 +22,9 @@ from dragoman.decoding.rules import RepetitionGuard
 from dragoman.decoding.search import Found, Search, Wanted
 from dragoman.errors import DragomanError, UsageError
 from dragoman.interop.ctranslate2 import export_model
-from dragoman.interop.ctranslate2_check import Checked, installed_version
-from dragoman.interop.ctranslate2_vocabulary import entries_of
+from dragoman.interop.ctranslate2_check import installed_version
+from dragoman.interop.ctranslate2_vocabulary import as_given, entries_of
+from dragoman.interop.verify import Verification
 
 _log = logging.getLogger("dragoman")
 _COMPUTED = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32"}
@@ -36,7 +37,7 @@ class Prepared:
     """A folder that CTranslate2 can translate from: where it is, and what the check found if it was made now."""
 
     folder: Path
-    made: Checked | None
+    made: Verification | None
     temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def sentence(self) -> str:
@@ -78,7 +79,7 @@ def prepare(model: Path, bundle: Bundle) -> Prepared:
         return Prepared(folder, None)
     try:
         with tempfile.TemporaryDirectory(dir=model, prefix=".ctranslate2-") as scratch:
-            made = export_model(bundle, Path(scratch) / "made")
+            made, _ = export_model(bundle, Path(scratch) / "made")
             try:
                 (Path(scratch) / "made").rename(folder)
             except OSError:
@@ -88,7 +89,7 @@ def prepare(model: Path, bundle: Bundle) -> Prepared:
     except OSError:
         temporary = tempfile.TemporaryDirectory(prefix="dragoman-ctranslate2-")
         folder = Path(temporary.name) / "made"
-        return Prepared(folder, export_model(bundle, folder), temporary)
+        return Prepared(folder, export_model(bundle, folder)[0], temporary)
 
 
 def _fingerprint(model: Path) -> str:
@@ -126,7 +127,7 @@ class CTranslate2Engine:
         self._sources = entries_of(bundle.source_tokenizer, model.source_vocabulary)
         self._targets = entries_of(target, model.target_vocabulary)
         self._ids = {entry: token for token, entry in enumerate(self._targets)}
-        self._framed = len(bundle.source_tokenizer.as_source(()))
+        self._tokenizer = bundle.source_tokenizer
         self._eos = target.eos
         never = (target.pad, target.bos, *target.tags.values(), *range(len(target), model.target_vocabulary))
         self._never = [[self._targets[token]] for token in never]
@@ -170,8 +171,8 @@ class CTranslate2Engine:
         return answers
 
     def _tokens(self, text: Wanted) -> list[str]:
-        """What CTranslate2 is given of a source: it puts the end token behind it by itself."""
-        return [self._sources[token] for token in text.ids[: len(text.ids) - self._framed]]
+        """What CTranslate2 is given of a source."""
+        return [self._sources[token] for token in as_given(self._tokenizer, text.ids)]
 
     def _outputs(self, search: Search, texts: Sequence[Wanted], most: int, answers: Sequence[Any]) -> list[list[Found]]:
         """The outputs of texts with one limit; none for those that the search here must do."""

@@ -20,10 +20,7 @@ ACTIVATIONS = {0: "relu", 1: "gelu-tanh", 2: "swish", 3: "gelu", 4: "x · sigmoi
 OLD_POSITIONS = 1024
 """Positions of a table that CTranslate2 makes by itself for a model that stores none."""
 
-IGNORED = (
-    Ignored(r"decoder/alignment_(layer|heads)", "it says which attention gives alignments; --align-layer does here"),
-    Ignored(r"decoder/alibi_use_positive_positions", "it says nothing without ALiBi"),
-)
+IGNORED = (Ignored(r"decoder/alignment_(layer|heads)", "it says which attention gives alignments; --align-layer does here"),)
 _ATTENTION = ("num_heads_kv", "head_dim", "rotary_dim", "rotary_interleave", "rotary_base")
 _SIDE = ("num_heads", "pre_norm", "activation", "scale_embeddings", "embeddings_merge")
 _OFF = ("alibi", "scale_alibi", "start_from_zero_embedding")
@@ -262,7 +259,7 @@ class _Settings:
             self.problems.append("it has several embeddings of the source (features), and a model here has one")
         for name in _OFF[:2]:
             self._must_be_off(f"decoder/{name}", "attention with linear biases (ALiBi)")
-        self._seen.add("decoder/start_from_zero_embedding")
+        self._seen |= {"decoder/start_from_zero_embedding", "decoder/alibi_use_positive_positions"}
         return sizes
 
     def attentions(self) -> dict[str, Any]:
