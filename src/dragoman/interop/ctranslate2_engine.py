@@ -130,7 +130,7 @@ class CTranslate2Engine:
         self._tokenizer = bundle.source_tokenizer
         self._eos = target.eos
         never = (target.pad, target.bos, *target.tags.values(), *range(len(target), model.target_vocabulary))
-        self._never = [[self._targets[token]] for token in never]
+        self._never = frozenset(never) - {target.eos}
 
     def __call__(self, search: Search, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order, as `Search` gives them. Texts that it must do itself are told and given to it."""
@@ -165,7 +165,7 @@ class CTranslate2Engine:
         answers: list[Any] = self._translator.translate_batch(
             [self._tokens(text) for text in texts], asynchronous=True, beam_size=search.beam, num_hypotheses=search.beam,
             length_penalty=_ALMOST_NONE if search.beam > 1 else 0, no_repeat_ngram_size=search.options.no_repeat_ngram,
-            suppress_sequences=self._never, min_decoding_length=least - 1, max_decoding_length=most - 1, max_input_length=0,
+            min_decoding_length=least - 1, max_decoding_length=most - 1, max_input_length=0,
             return_end_token=True, return_scores=True, max_batch_size=max(batch_tokens // search.beam, 1), batch_type="tokens",
         )  # fmt: skip
         return answers
@@ -184,14 +184,16 @@ class CTranslate2Engine:
                 total = score * len(ids) ** _ALMOST_NONE if search.beam > 1 else score
                 some.append((ids if ids[-1:] == (self._eos,) else (*ids, self._eos), total if ids[-1:] == (self._eos,) else math.nan))
             outputs.append(some)
-        loops = [self._loops(search, text, some) for text, some in zip(texts, outputs, strict=True)]
+        loops = [self._unusable(search, text, some) for text, some in zip(texts, outputs, strict=True)]
         # What may not come next has no part in CTranslate2's probabilities; here scores are the model's own.
         scored = self.scored or search.options.min_length is not None or search.options.no_repeat_ngram > 0
         scores = self._scores(texts, outputs, [bool(some) and not loop for some, loop in zip(outputs, loops, strict=True)], scored=scored)
         return [[] if loop else _ranked(search, some, rows, most) for some, rows, loop in zip(outputs, scores, loops, strict=True)]
 
-    def _loops(self, search: Search, text: Wanted, outputs: Sequence[tuple[tuple[int, ...], float]]) -> bool:
-        """Whether the guard against loops would have ended an output before it ended by itself."""
+    def _unusable(self, search: Search, text: Wanted, outputs: Sequence[tuple[tuple[int, ...], float]]) -> bool:
+        """Whether an output holds what may never come, or the guard against loops would have ended one before it ended by itself."""
+        if any(self._never.intersection(ids) for ids, _ in outputs):
+            return True
         least = search.options.repetition_guard
         if not least or all(len(ids) <= least for ids, _ in outputs):
             return False

@@ -22,7 +22,14 @@ OLD_POSITIONS = 1024
 
 IGNORED = (Ignored(r"decoder/alignment_(layer|heads)", "it says which attention gives alignments; --align-layer does here"),)
 _ATTENTION = ("num_heads_kv", "head_dim", "rotary_dim", "rotary_interleave", "rotary_base")
-_SIDE = ("num_heads", "pre_norm", "activation", "scale_embeddings", "embeddings_merge")
+_SIDE = (
+    "num_heads",
+    "pre_norm",
+    "activation",
+    "scale_embeddings",
+    "embeddings_merge",
+    "multi_query_attention",
+)  # num_heads_kv tells the last
 _OFF = ("alibi", "scale_alibi", "start_from_zero_embedding")
 
 
