@@ -129,7 +129,7 @@ def bert(folder: Path, *, head: bool = True, pad: int = 0, **config: Any) -> Pat
 
 
 def llama(folder: Path, *, tied: bool = False, kv_heads: int = 2, theta: float = 500.0, biases: bool = False, **config: Any) -> Path:
-    """Llama with 4 heads, ``kv_heads`` of them for keys and values, and a byte-level vocabulary like Llama 3's, whose start is put before."""
+    """Llama with 4 heads, ``kv_heads`` of them for keys and values, and a byte-level vocabulary whose start is put before a text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -180,7 +180,7 @@ def sentence_pieces(lines: list[str], size: int) -> bytes:
 
 
 def marian(folder: Path, *, tags: tuple[str, ...] = (), shared: bool = True, prefix: str = "marian", **config: Any) -> Path:
-    """MarianMT with two SentencePiece models over one vocabulary (or one each), pad last and first in decoding, eos 0; or Pegasus's order."""
+    """MarianMT with two SentencePiece models over one vocabulary (or one each), pad last and first in decoding, eos 0; or Pegasus."""
     from dragoman.interop.sentencepiece import NORMAL, SentencePiece
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,9 @@ def marian(folder: Path, *, tags: tuple[str, ...] = (), shared: bool = True, pre
     }  # fmt: skip
     weights = random_weights(shapes)
     for name in names:
+        weights[f"model.{name}.weight"] *= 0.5  # so that an output token does not call for itself again
         weights[f"model.{name}.weight"][rows - 1] = 0.0
+    weights["final_logits_bias"] *= 0.3
     write(folder, values | config, weights)
     special = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de", "separate_vocabs": not shared}
     (folder / "tokenizer_config.json").write_text(json.dumps(special))

@@ -109,6 +109,7 @@ def test_missing_extra_and_misshapen_weights_are_all_said_at_once(folder: Path) 
         ("encoder/layernorm_embedding/gamma", torch.ones(32), "weight encoder/layernorm_embedding/gamma is not part of this model"),
         ("encoder/embeddings_1/weight", torch.ones(3, 32), "several embeddings of the source (features)"),
         ("encoder/layer_norm/gamma", torch.ones(32), "weight encoder/layer_norm/gamma is not part of this model"),
+        ("decoder/embeddings/weight", torch.ones(5), "weight decoder/embeddings/weight has shape (5,), which is no matrix's"),
     ],
 )
 def test_what_a_model_here_has_not_is_named(name: str, value: Tensor, said: str, folder: Path) -> None:

@@ -38,6 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gelu-tanh": {"activation": "gelu-tanh", "output_bias": True, "norm_epsilon": 1e-3},
     "marian": {"activation": "swish", "positions": "sinusoidal-concat", "output_bias": True, "tie": "all"},
     "gated": GATED,
+    "final norms": {"final_norm": True},
     "learned": {"positions": "learned", "scale_embedding": False},
     "rotary": {"positions": "rotary", "d_k": 8, "d_v": 8, "norm_place": "pre"},
     "no biases": {"attention_bias": False, "feed_forward_bias": False, "norm_bias": False, "decoder_layers": 1, "d_ff": 17},

@@ -34,8 +34,8 @@ def exporting(
         Format,
         typer.Option(
             "--to",
-            help="huggingface: a folder for from_pretrained and AutoTokenizer (Marian, Pegasus, GPT-2, BERT or Llama, by the model's shape); "
-            "ctranslate2; or onnx.",
+            help="huggingface: a folder for from_pretrained and AutoTokenizer (Marian, Pegasus, GPT-2, BERT or Llama, by the model's "
+            "shape); ctranslate2; or onnx.",
         ),
     ],
     quantization: Annotated[

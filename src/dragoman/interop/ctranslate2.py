@@ -29,6 +29,11 @@ QUANTIZATIONS = ("float32", "int8")
 _TEXT = "what turns text into tokens, for `tokenizers.Tokenizer.from_file`"
 
 
+def is_ctranslate2(folder: Path) -> bool:
+    """Whether a folder looks like one of CTranslate2."""
+    return (folder / "model.bin").is_file() and not (folder / "model.safetensors").is_file()
+
+
 def read_model(folder: Path) -> tuple[Imported, Callable[[Bundle], Verification]]:
     """The model of a CTranslate2 folder, in float32 whatever it is stored in, and its comparison with what CTranslate2 computes from it.
 

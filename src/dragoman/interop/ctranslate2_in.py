@@ -200,6 +200,13 @@ def _document(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 def _check_sizes(found: Mapping[str, Tensor], vocabularies: Vocabularies, problems: list[str]) -> None:
     sides = {"encoder/embeddings_0/weight": vocabularies.source, "decoder/embeddings/weight": vocabularies.target}
+    matrices = [*(sides if not vocabularies.single else [*sides][1:]), "decoder/projection/weight", "decoder/layer_0/ffn/linear_0/weight"]
+    matrices += [name for name in found if name.endswith("position_encodings/encodings")]
+    for name in matrices:
+        if name not in found:
+            problems.append(f"weight {name} is missing")
+        elif found[name].dim() != 2:
+            problems.append(f"weight {name} has shape {tuple(found[name].shape)}, which is no matrix's")
     for name, entries in sides.items():
         if name in found and entries and len(found[name]) != len(entries):
             which = "shared" if vocabularies.shared else name.partition("/")[0].replace("encoder", "source").replace("decoder", "target")

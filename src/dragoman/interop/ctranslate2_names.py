@@ -57,7 +57,7 @@ def table(config: ModelConfig, *, halves: bool = False) -> list[Entry]:
         for number in range(layers):
             ours = f"layers.{number}" if single else f"{side}.layers.{number}"
             entries += _layer(config, ours, f"{side}/layer_{number}", crossed=side == "decoder" and not single, halves=halves)
-        if config.norm_place == "pre":
+        if config.norm_place == "pre" or config.final_norm:
             entries += _norm(config, "final_norm" if single else f"{side}.final_norm", f"{side}/layer_norm")
         if config.positions == "learned":
             name = "positions.weight" if single else f"{side}.positions.weight"
@@ -218,13 +218,14 @@ def settings_of(found: Mapping[str, Tensor], document: Mapping[str, Any], *, hea
     reader = _Settings(found, heads)
     norms = any(name.endswith("layer_norm/beta") for name in found)
     usual = 1e-5 if norms else 1e-6
-    epsilon = document.get("layer_norm_epsilon")
+    epsilon, pre = document.get("layer_norm_epsilon"), bool(reader.both("pre_norm", 1))
     model: dict[str, Any] = {
         **reader.sizes(),
         **reader.attentions(),
         **reader.feed_forward(),
         "norm": "layer" if norms else "rms",
-        "norm_place": "pre" if reader.both("pre_norm", 1) else "post",
+        "norm_place": "pre" if pre else "post",
+        "final_norm": not pre and "decoder/layer_norm/gamma" in found,
         "norm_epsilon": float(usual if epsilon is None else epsilon),
         "scale_embedding": reader.scaled(),
         "output_bias": "decoder/projection/bias" in found,

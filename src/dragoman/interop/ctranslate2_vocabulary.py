@@ -29,10 +29,13 @@ _MARKS = {"▁": "SentencePiece", "￭": "OpenNMT's tokenizer", "Ġ": "byte-leve
 
 
 class Vocabularies(NamedTuple):
-    """The entries of source and target in the order of their ids; one list for both where they are shared."""
+    """The entries of source and target in the order of their ids; one list for both where they are shared, or the model is a ``single``
+    stack.
+    """
 
     source: list[str]
     target: list[str]
+    single: bool = False
 
     @property
     def shared(self) -> bool:
@@ -118,7 +121,7 @@ def read_vocabularies(folder: Path, *, single: bool, unknown: str, problems: lis
     """
     if single or any((folder / f"shared_vocabulary.{kind}").is_file() for kind in ("json", "txt")):
         both = _read(folder, "vocabulary" if single else "shared_vocabulary", unknown, problems)
-        return Vocabularies(both, both)
+        return Vocabularies(both, both, single)
     return Vocabularies(*(_read(folder, f"{side}_vocabulary", unknown, problems) for side in ("source", "target")))
 
 

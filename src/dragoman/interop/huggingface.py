@@ -220,6 +220,9 @@ def _write(bundle: Bundle, folder: Path, module: ModuleType) -> list[str]:
         name if name.startswith(_WITHOUT_PREFIX) or not inside else f"{module.PREFIX}{name}": weight
         for name, weight in give(module.name_table(model), filled(weights, shapes)).items()
     }
+    if values["model_type"] == "pegasus":  # whose loader says of tables that are not there that they are newly initialised
+        table = sinusoids(model.max_positions, model.d_model, concatenated=True)
+        named |= {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
     save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(folder / "config.json", {**values, "dtype": "float32"})
     if module is marian:

@@ -166,7 +166,7 @@ def write_settings(config: Config, *, bos: int, eos: int) -> tuple[dict[str, Any
         "eos_token_id": eos,
         "bos_token_id": bos,
         "decoder_start_token_id": bos,
-        "forced_eos_token_id": None,
+        "forced_eos_token_id": eos,
         "is_encoder_decoder": True,
         "num_hidden_layers": model.encoder_layers,
     }
@@ -188,7 +188,7 @@ def write_generation(config: Config, *, banned: list[int], bos: int, eos: int) -
         "bos_token_id": bos,
         "eos_token_id": eos,
         "pad_token_id": config.model.pad,
-        "forced_eos_token_id": None,
+        "forced_eos_token_id": eos,
         "suppress_tokens": banned,
         "num_beams": config.decoding.beam,
         "length_penalty": config.decoding.alpha,

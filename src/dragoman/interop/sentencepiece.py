@@ -94,10 +94,8 @@ def unigram(model: SentencePiece, ids: Mapping[str, int], *, unk: int, path: Pat
     backend.normalizer = model.normalizer()
     if model.remove_extra_whitespace and not any("▁" in text[1:] for text in scores):  # then each word is segmented by itself
         backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    many = 1 << 20
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace(" ", ""), decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", left=many, right=many)]
-    )
+    ends = decoders.Replace(Regex(r"\A +| +\z"), "")
+    backend.decoder = decoders.Sequence([decoders.Replace(" ", ""), decoders.Replace("▁", " "), decoders.Fuse(), ends])
     return backend
 
 

@@ -215,7 +215,7 @@ def _tokenizer(side: Side, path: Path, name: str) -> Tokenizer:
         raise UsageError(f"{path}: {what}; mend the file")
     backend = Backend(models.WordLevel(ids, unk_token=side.unk))
     if side.pieces == "characters":
-        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?s)."), "isolated")
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         backend.decoder = decoders.Fuse()
     else:
         backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
