@@ -121,6 +121,7 @@ def test_loops_are_ended_as_here(model: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
+        (["--tree"], "--tree"),
         (["--sample"], "--sample"),
         (["--mbr", "chrf"], "--mbr"),
         (["--diverse-groups", "2"], "--diverse-groups"),

@@ -56,6 +56,7 @@ def require_ctranslate2() -> None:
 def refuse_options(options: SearchOptions) -> None:
     """Raise UsageError that names everything asked of a search that CTranslate2 cannot do as it is done here."""
     asked = {
+        "--tree": options.tree,
         "--sample": options.sample,
         "--mbr": options.mbr is not None,
         "--diverse-groups": options.diverse_groups > 1,
