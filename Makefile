@@ -1,7 +1,8 @@
 # On a machine with Python 3.11 or newer and make:
 #   make demo     the whole of Dragoman once, on data made on the spot
 #   make test     every check that .ci/run runs, the tests in two processes (PROCESSES=2)
-# Both install into .venv, at the versions of requirements.lock, and install again only when that file or pyproject.toml changes.
+#   make docs     the documentation as pages, in site/: open site/index.html
+# All install into .venv, at the versions of requirements.lock, and install again only when that file or pyproject.toml changes.
 # pip's own settings hold (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …); see README.md for choosing a build of PyTorch.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
 INPUTS := requirements.lock pyproject.toml
 
-.PHONY: help demo test format clean
+.PHONY: help demo test docs format clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -27,12 +28,15 @@ test: $(VENV)/test.stamp
 	$(BIN)/mypy --strict
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
+docs: $(VENV)/test.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(VENV)/test.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -49,6 +49,16 @@ def test_the_page_has_the_measurements_of_the_data_path() -> None:
         assert shown in page, shown
 
 
+def test_the_page_has_the_measurements_of_parsing() -> None:
+    page = (PROJECT / "docs/parsing.md").read_text("utf-8")
+    models = json.loads((PROJECT / "benchmarks/parsing.json").read_text("utf-8"))["models"]
+    for name, found in models.items():
+        for each in found:
+            scores = f"{each['f1_with_errors']:.2f} | {each['f1']:.2f} | {each['sentences_without_a_tree']}"
+            row = f"| {name.split()[0]} | {each['beam']} | {'yes' if each['only_trees'] else 'no'} | {scores} |"
+            assert row in page, row
+
+
 def test_its_arguments_are_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run_script("scaling_table", monkeypatch, "--peak", "100", "--share", "0.1", "1")
     hours = next(line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| big, 1 × GPU"))

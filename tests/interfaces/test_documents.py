@@ -1,10 +1,13 @@
 """The documents cannot rot: what they name exists, and what they tell a reader to type is typed."""
 
 import ast
+import io
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,14 +17,14 @@ import pytest
 from warm_command import warm_command
 
 PROJECT = Path(__file__).parents[2]
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 SYMBOL = re.compile(r"`((?:\w+/)*\w+\.py):([\w.]+)`")
 TEST = re.compile(r"`((?:\w+/)*test_\w+\.py)::(\w+)`")
 DECISIONS = (
     "Norm", "LayerNorm ε", "Attention biases", "d_k and d_v", "Positions", "Tying", "Embedding init", "Dropout", "Label smoothing",
     "Schedule", "Adam", "Batch", "Loss normaliser", "Beam", "Averaging", "Start and end", "Mask", "Line", "Settings files", "Weights",
 )  # fmt: skip
-SECTIONS = ("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "5.1", "5.2", "5.3", "5.4", "6.1", "6.2")
+SECTIONS = ("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "5.1", "5.2", "5.3", "5.4", "6.1", "6.2", "6.3")
 EQUATIONS = ("equation (1)", "equation (2)", "equation (3)")
 
 
@@ -94,16 +97,19 @@ class Block:
     language: str
     text: str
     reason: str
+    output: str | None
 
 
 def blocks_of(page: Path) -> list[Block]:
     """The page's blocks in sh and python, in order."""
     fence = re.compile(
-        r"(?:<!-- not run by the tests: (?P<reason>[^>]*) -->\n)?```(?P<language>sh|python)\n(?P<text>.*?)^```$", re.M | re.S
+        r"(?:<!-- not run by the tests: (?P<reason>[^>]*) -->\n)?```(?P<language>sh|python)\n(?P<text>.*?)^```$"
+        r"(?:\n\n```text output\n(?P<output>.*?)^```$)?",
+        re.M | re.S,
     )
     text = page.read_text(encoding="utf-8")
     return [
-        Block(text.count("\n", 0, found.start("language")) + 1, found["language"], found["text"], found["reason"] or "")
+        Block(text.count("\n", 0, found.start("language")) + 1, found["language"], found["text"], found["reason"] or "", found["output"])
         for found in fence.finditer(text)
     ]
 
@@ -134,20 +140,26 @@ def desk(command: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
             (tmp_path / "my" / f"{name}.{language}").write_text(text, encoding="utf-8")
     (tmp_path / "letter.en").write_text("A man rides a dog.\nTwo men play.\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROJECT", str(PROJECT))
     monkeypatch.setenv("PATH", f"{command.parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(not block.reason for block in blocks_of(page))], ids=lambda page: page.name)
 def test_what_a_page_tells_to_type_works(page: Path, desk: Path) -> None:
+    """And prints what the page says it prints, where it does; the Python of a page is one program, block after block."""
+    names: dict[str, object] = {}
     for block in blocks_of(page):
         if block.reason:
             continue
         if block.language == "python":
-            exec(compile("\n" * block.line + block.text, str(page), "exec"), {})
+            with redirect_stdout(io.StringIO()) as printed:
+                exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
+            assert block.output in (None, printed.getvalue()), f"{page.name}, line {block.line}:\n{printed.getvalue()}"
             continue
         result = subprocess.run(["bash", "-euo", "pipefail", "-c", block.text], capture_output=True, text=True, timeout=300)
         assert result.returncode == 0, f"{page.name}, line {block.line}:\n{block.text}\n{result.stdout}\n{result.stderr}"
+        assert block.output in (None, result.stdout), f"{page.name}, line {block.line}:\n{result.stdout}"
     if page.name == "README.md":
         assert len((desk / "letter.de").read_text(encoding="utf-8").splitlines()) == 2
         assert (desk / "runs/mine-averaged/model.safetensors").is_file()
@@ -185,3 +197,18 @@ def test_the_lock_pins_every_package_that_is_asked_for() -> None:
     wanted += [requirement for extra in project["project"]["optional-dependencies"].values() for requirement in extra]
     names = {re.match(r"[\w.-]+", requirement)[0].lower() for requirement in wanted}  # type: ignore[index]
     assert names - pinned == {"dragoman"}
+
+
+def test_the_pages_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs, of the extra docs, is not installed")
+    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
+    assert {f"{page.relative_to(PROJECT / 'docs').with_suffix('.html')}".replace("README", "index") for page in PAGES[1:]} <= set(pages)
+    fetched = r'<(?:script|img|link|iframe|source)[^>]*(?:src|href)="(?:https?:)?//'
+    assert [name for name, text in pages.items() if re.search(fetched, text)] == []
+    assert [name for name, text in pages.items() if "```" in re.sub(r"<code.*?</code>", "", text, flags=re.S)] == []
+    assert "model.kv_heads" in pages["reference/settings.html"]
+    assert "dragoman translate [OPTIONS]" in pages["reference/commands.html"]

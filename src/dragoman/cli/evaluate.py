@@ -1,5 +1,6 @@
 """``dragoman evaluate``: a test set through a model, or translations that are there, scored."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +24,12 @@ from dragoman.cli.evaluation_options import (
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Products, Quiet, TestSets
 from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
+from dragoman.data.formats.treebank import is_treebank
 from dragoman.errors import UsageError
 from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
 
 if TYPE_CHECKING:
+    from dragoman.evaluation.evaluate import TestReport
     from dragoman.evaluation.systems import System
     from dragoman.evaluation.testset import TestSet
 
@@ -56,6 +59,7 @@ Output = Annotated[
 
 
 def evaluate(
+    context: typer.Context,
     model: OptionalModel = None,
     test: TestSets = None,
     reference: References = None,
@@ -85,11 +89,17 @@ def evaluate(
 
     Only figures with the same signature can be compared; bs and seed in it are those of the interval. A difference smaller than the
     interval may be chance: `dragoman compare` tells. The seconds are those of translating, without loading the model.
+
+    On a treebank (.mrg, .ptb, .trees) the model parses, and labelled brackets are scored by evalb's rules; --hypotheses are trees.
     """
     if quiet:
         hush()
     search, work = {"beam": beam, "alpha": alpha, "max_length": max_length}, {"device": device, "precision": precision}
     _check(model, hypotheses, pair, {**search, "output": output, "precision": None if precision == "fp32" else precision})
+    if any(map(is_treebank, test or ())):
+        from dragoman.cli.tree_evaluation import evaluate_trees
+
+        return evaluate_trees(context.params)
     check_page(html)
     measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
     languages = languages_of(pair) if model is None else _languages(model, test or [])
@@ -100,7 +110,6 @@ def evaluate(
         else:
             assert model is not None  # as _check has seen to
             system, plain, target = _translated(model, test or [], reference or [], search=search, work=work, output=output)
-        from dragoman.cli import evaluation_text as text
         from dragoman.evaluation.evaluate import evaluate_texts
         from dragoman.evaluation.pages import evaluation_page
 
@@ -108,13 +117,22 @@ def evaluate(
         report = evaluate_texts(system.texts, plain, measures, resamples=bootstrap, seed=seed, every_sentence=segment_level)
         if page:
             page.write(evaluation_page(system, report, target=target, most=examples))
-    if as_json:
-        named = {"model" if model else "hypotheses": system.name, "test": test or [], "references": list(map(str, reference or []))}
-        print_json({**named, **text.document(system, report, most=examples, segments=segment_level)})
-    elif segment_level:
+    _print(context.params, system, report)
+
+
+def _print(asked: Mapping[str, Any], system: "System", report: "TestReport") -> None:
+    """The report in the form that is asked for."""
+    from dragoman.cli import evaluation_text as text
+
+    most, segments = asked["examples"], asked["segment_level"]
+    if asked["as_json"]:
+        named = {"model" if asked["model"] else "hypotheses": system.name, "test": asked["test"] or []}
+        named["references"] = list(map(str, asked["reference"] or []))
+        print_json({**named, **text.document(system, report, most=most, segments=segments)})
+    elif segments:
         text.print_segments(report)
     else:
-        text.print_report(system, report, most=examples)
+        text.print_report(system, report, most=most)
 
 
 def _check(model: Path | None, hypotheses: Path | None, pair: str | None, of_model: dict[str, Any]) -> None:

@@ -1,18 +1,15 @@
 """``dragoman export``: a model in another program's format, compared with the bundle before it is left (`interop`)."""
 
 import json
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dragoman.cli.options import AsJson, ModelPath, Quiet
 from dragoman.cli.streams import hush, notify
-
-if TYPE_CHECKING:
-    from dragoman.bundle import Bundle
+from dragoman.errors import UsageError
 
 
 class Format(StrEnum):
@@ -21,6 +18,13 @@ class Format(StrEnum):
     HUGGINGFACE = "huggingface"
     CTRANSLATE2 = "ctranslate2"
     ONNX = "onnx"
+
+
+class Quantization(StrEnum):
+    """What the matrices can be stored in."""
+
+    FLOAT32 = "float32"
+    INT8 = "int8"
 
 
 def exporting(
@@ -34,6 +38,10 @@ def exporting(
             "shape); ctranslate2; or onnx.",
         ),
     ],
+    quantization: Annotated[
+        Quantization | None,
+        typer.Option("--quantization", help="For ctranslate2: float32, or int8 for matrices in 8 bits. Default: float32."),
+    ] = None,
     json_: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -42,29 +50,29 @@ def exporting(
     """
     if quiet:
         hush()
+    if quantization is not None and to is not Format.CTRANSLATE2:
+        raise UsageError(f"--quantization is for --to ctranslate2; leave it out for {to.value}")
     from dragoman.bundle import load_bundle
     from dragoman.files import require_new
 
     require_new(out)
     bundle = load_bundle(model)
-    sentence, facts, notices = _export(bundle, to, out)
-    if json_:
-        about = {"model": str(model), "to": to.value, "out": str(out), "notices": notices}
-        print(json.dumps({**about, "verification": facts}, ensure_ascii=False))
-        return
-    for notice in notices:
-        notify(notice)
-    print(f"{out}: written for {to.value}, {sentence}")
-
-
-def _export(bundle: "Bundle", to: Format, out: Path) -> tuple[str, dict[str, Any], list[str]]:
-    """Writes the folder; what the comparison found, in words and as JSON, and notices."""
     if to is Format.HUGGINGFACE:
         from dragoman.interop import huggingface
 
         verified, notices = huggingface.export_model(bundle, out)
-        return verified.sentence(), verified.to_json(), notices
-    from dragoman.interop import ctranslate2
+    elif to is Format.CTRANSLATE2:
+        from dragoman.interop import ctranslate2
 
-    checked = ctranslate2.export_model(bundle, out)
-    return checked.sentence(), asdict(checked), [*checked.notes]
+        verified, notices = ctranslate2.export_model(bundle, out, quantization=(quantization or Quantization.FLOAT32).value)
+    else:
+        from dragoman.interop import onnx
+
+        verified, notices = onnx.export_model(bundle, out)
+    if json_:
+        facts = {"model": str(model), "to": to.value, "out": str(out), "notices": notices, "verification": verified.to_json()}
+        print(json.dumps(facts, ensure_ascii=False))
+        return
+    for notice in notices:
+        notify(notice)
+    print(f"{out}: written for {to.value}, {verified.sentence()}")

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -111,9 +110,8 @@ def _read_folder(folder: Path, out: Path) -> Found:
     from dragoman.interop import ctranslate2
 
     if ctranslate2.is_ctranslate2(folder):
-        found = ctranslate2.import_model(folder)
-        said = found.checked.sentence(), asdict(found.checked), []
-        return Found(found.bundle, "CTranslate2", {}, [*found.notes], lambda _: said)
+        imported, verify = ctranslate2.read_model(folder)
+        return _found(imported, out, verify)
     from dragoman.interop.huggingface import read_huggingface, verify_import
 
     if (folder / "model.safetensors").is_file() and '"format_version"' in _head(folder / "config.json"):

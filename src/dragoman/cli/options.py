@@ -9,8 +9,8 @@ ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder (
 _TEST = typer.Option(
     "--test",
     metavar="PATH",
-    help="Parallel text: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or a .jsonl file. "
-    "May be given several times; they are concatenated.",
+    help="Parallel text: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or a .jsonl file; "
+    "or a treebank (.mrg, .ptb, .trees). May be given several times; they are concatenated.",
 )
 TestPaths = Annotated[list[str], _TEST]
 TestSets = Annotated[list[str] | None, _TEST]
@@ -132,8 +132,9 @@ TrainingData = Annotated[
     typer.Option(
         "--train",
         metavar="PATH",
-        help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv or "
-        "a .jsonl file. May be given several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
+        help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv, "
+        "a .jsonl file or a treebank (.mrg, .ptb, .trees). May be given several times; they are concatenated, or seen and marked as "
+        "data.weights and data.tags say.",
     ),
 ]
 TrainingDevice = Annotated[

@@ -156,6 +156,14 @@ Forbid = Annotated[
     list[str] | None,
     typer.Option("--forbid", metavar="PHRASE", help="A phrase that must stand in no translation, as whole words; repeatable."),
 ]
+OnlyTrees = Annotated[
+    bool,
+    typer.Option(
+        "--tree",
+        help="Parse: write a constituency tree over the words of each line, in brackets, by a MODEL trained on a treebank. Words stand "
+        "between spaces; only trees over all of them are searched.",
+    ),
+]
 Ensemble = Annotated[
     list[Path] | None,
     typer.Option(

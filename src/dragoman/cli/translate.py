@@ -62,6 +62,7 @@ def translate(
     glossary: ask.GlossaryFile = None,
     require: ask.Require = None,
     forbid: ask.Forbid = None,
+    tree: ask.OnlyTrees = False,
     ensemble: ask.Ensemble = None,
     diverse_groups: ask.DiverseGroups = 1,
     diversity: ask.Diversity = None,
@@ -99,7 +100,7 @@ def translate(
     if scores and (as_json or n_best > 1):
         raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
     _check_engine(engine, ensemble, prefix)
-    alignment = _alignment_file(align, align_layer, as_json)
+    alignment = _alignment_file(align, align_layer, as_json, tree=tree)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
     used = [model, *(ensemble or ()), *filter(None, [glossary])]
     job = Job(files or [Path("-")], output, alignment, attention, resume, device, prefix_file(prefix), used)
@@ -107,7 +108,9 @@ def translate(
     translate_files(job, partial(identity_of, model, context.params), partial(_load, context.params, write, layer))
 
 
-def _alignment_file(path: Path | None, layer: int | None, as_json: bool) -> Path | None:
+def _alignment_file(path: Path | None, layer: int | None, as_json: bool, *, tree: bool) -> Path | None:
+    if path is not None and tree:
+        raise UsageError("--align: the words of a --tree are those of its line, in order; leave one of the two out")
     if path is None and layer is not None:
         raise UsageError("--align-layer chooses what --align writes; give --align FILE as well, or with --json --align -")
     if str(path) == "-" and not as_json:

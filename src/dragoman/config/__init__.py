@@ -44,7 +44,9 @@ class DataConfig(Settings):
     source: str = Field("", pattern=r"^[\w-]*$", description="Language code of the source side, such as en.")
     target: str = Field("", pattern=r"^[\w-]*$", description="Language code of the target side, such as de.")
     train: tuple[str, ...] = Field(
-        (), description="Training corpora: a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE; concatenated."
+        (),
+        description="Training corpora: a prefix, a .tsv or .jsonl file, a treebank (.mrg, .ptb, .trees), or SOURCE_FILE,TARGET_FILE; "
+        "concatenated.",
     )
     valid: tuple[str, ...] = Field((), description="Validation corpora, in the same forms.")
     weights: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
@@ -60,6 +62,9 @@ class DataConfig(Settings):
         "bpe",
         description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces; foreign is "
         "the vocabulary of an imported model, which only training that goes on from one has.",
+    )
+    target_tokenizer: Literal["", "bpe", "whitespace"] = Field(
+        "", description="The target's, where it is not the source's: whitespace for trees; needs joint_vocabulary=false."
     )
     vocabulary_size: int = Field(
         37_000,
@@ -97,7 +102,9 @@ class DataConfig(Settings):
             problems.append(f"source and target are both {self.source!r}; give two different language codes")
         if self.joiner and self.tokenizer != "whitespace":
             problems.append("joiner is for tokenizer='whitespace' only; leave it empty for bpe")
-        if self.bpe_dropout and self.tokenizer != "bpe":
+        if self.target_tokenizer not in ("", self.tokenizer) and self.joint_vocabulary:
+            problems.append(f"target_tokenizer={self.target_tokenizer!r} needs a vocabulary of its own; set joint_vocabulary=false")
+        if self.bpe_dropout and "whitespace" in (self.tokenizer, self.target_tokenizer):
             problems.append(f"bpe_dropout={self.bpe_dropout} is for tokenizer='bpe' only; leave it at 0")
         if self.weights and len(self.weights) != len(self.train):
             problems.append(f"weights has {len(self.weights)} numbers for {len(self.train)} training corpora; give one for each --train")

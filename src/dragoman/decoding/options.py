@@ -14,6 +14,7 @@ GUARD = 24
 """Tokens that must do nothing but repeat before the guard takes it for a loop."""
 MBR_SAMPLES = 32
 _DIGITS = 30  # of a length: no text has so many tokens
+_AGAINST_TREES = ("min_length", "no_repeat_ngram", "glossary", "require", "forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class SearchOptions:
     glossary: "Glossary | None" = None  # terms that must appear when their source does
     require: tuple[str, ...] = ()  # phrases that must appear in every output
     forbid: tuple[str, ...] = ()  # phrases that must not appear
+    tree: bool = False  # every output is a constituency tree over the source's words, and its text is in a treebank's brackets
 
     def __post_init__(self) -> None:
         """Every number in its range, and nothing that would do nothing."""
@@ -63,6 +65,8 @@ class SearchOptions:
             raise UsageError(
                 f"{other}: samples and diverse groups cannot be made to hold phrases; leave glossary and require out, or {other}"
             )
+        if self.tree and (other := next((name for name in _AGAINST_TREES if getattr(self, name)), "")):
+            raise UsageError(f"tree with {other}: it could leave no tree over the source's words; leave one of the two out")
         if self.samples_drawn and self.diverse_groups > 1:
             raise UsageError("sample with diverse_groups: samples need no groups; leave one of the two out")
         for name, phrases in (("require", self.require), ("forbid", self.forbid)):

@@ -21,6 +21,7 @@ from dragoman.decoding.phrases import ForbiddenPhrases, Prefix, Spelling
 from dragoman.decoding.rules import ForcedPrefix, MinimumLength, NoRepeatedNgram, RepetitionGuard, Rule
 from dragoman.decoding.sample import sample
 from dragoman.decoding.step import StepModel
+from dragoman.decoding.trees import OnlyTrees, TreeVocabulary, fewest_tokens
 from dragoman.errors import DragomanError, UsageError
 
 _SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
@@ -29,12 +30,16 @@ _WIDEST = 32  # hypotheses that a sentence gets for its phrases: each costs a st
 
 @dataclass(frozen=True)
 class Wanted:
-    """A text to find outputs for, in ids with the end token; how they must begin, what they must hold, and its place for messages."""
+    """A text to find outputs for, in ids with the end token; how they must begin, what they must hold, and its place for messages.
+
+    ``words`` is how many a tree over them must have.
+    """
 
     ids: list[int]
     place: str
     prefix: Prefix
     terms: tuple[Term, ...]
+    words: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,11 @@ class Search:
                 f"{text.place}: the prefix has {len(text.prefix.ids)} tokens, and an output of at most {most} has room for {most - 1} "
                 "before its end; shorten it or raise max_length"
             )
+        if self.options.tree and most < fewest_tokens(text.words):
+            raise DragomanError(
+                f"{text.place}: a tree over {text.words} words has {fewest_tokens(text.words)} tokens or more, and at most {most} are "
+                "allowed; raise max_length, or shorten the sentence"
+            )
         return least, most
 
     def _width(self, text: Wanted) -> int:
@@ -111,7 +121,7 @@ class Search:
         guard = RepetitionGuard([text.ids for text in texts], least=self.options.repetition_guard, eos=target.eos, device=device)
         common: dict[str, Any] = {
             "bos": target.bos, "eos": target.eos, "banned": banned, "alpha": self.alpha, "max_lengths": [most for _, most in limits],
-            "rules": self._rules(texts, [least for least, _ in limits], guard),
+            "rules": self._only_trees(texts, [most for _, most in limits]) or self._rules(texts, [least for least, _ in limits], guard),
         }  # fmt: skip
         options = self.options
         if options.samples_drawn:
@@ -120,6 +130,17 @@ class Search:
         else:
             outputs = beam_search(self.model, source, source_mask, beam=width, n_best=self.n_best, choose=self._choice(texts), **common)
         return [self._found(hypotheses, place, text, guard) for place, (hypotheses, text) in enumerate(zip(outputs, texts, strict=True))]
+
+    def _only_trees(self, texts: Sequence[Wanted], most: Sequence[int]) -> list[Rule]:
+        """The one rule where trees are asked for: another could leave none, and a tree may repeat itself as often as it likes."""
+        if not self.options.tree:
+            return []
+        return [OnlyTrees([text.words for text in texts], most, self._trees, eos=self.bundle.target_tokenizer.eos)]
+
+    @cached_property
+    def _trees(self) -> TreeVocabulary:
+        size, device = self.bundle.config.model.target_vocabulary, self.bundle.model.output.weight.device
+        return TreeVocabulary.of(self.bundle.target_tokenizer, size=size, device=device)
 
     def _rules(self, texts: Sequence[Wanted], least: Sequence[int], guard: RepetitionGuard) -> list[Rule]:
         options, eos, device = self.options, self.bundle.target_tokenizer.eos, self.bundle.model.output.weight.device
@@ -179,6 +200,8 @@ class Search:
         ]
 
     def _looped(self, guard: RepetitionGuard, hypothesis: Hypothesis, place: int) -> bool:
+        if self.options.tree:
+            return False
         return 0 < self.options.repetition_guard < len(hypothesis.tokens) and guard.ended(hypothesis.tokens, place)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle
+from dragoman.data.trees import restore, words_of
 from dragoman.decoding.beam import check_alpha, check_n_best, length_penalty
 from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
 from dragoman.decoding.glossary import Term
@@ -133,15 +134,18 @@ class Translator:
         for the model is translated in pieces, which are joined with the white space that was between them; a warning names ``place`` and
         its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
         at the head of each text. Raises UsageError for impossible settings, DragomanError that names the line for a tag that is missing or
-        unknown, and for a prefix or a term that is too long or that the vocabulary cannot spell.
+        unknown, for a prefix or a term that is too long or that the vocabulary cannot spell, and for a text that is too long for a tree.
         """
         options = options or SearchOptions()
+        texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         search = self._search(beam, alpha, n_best, max_length, options)
         find = search if self.engine is None else partial(self.engine, search)
         if prefixes is not None and len(prefixes) != len(texts):
             raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
-        parts = self._parts(texts, place, first_line)
+        if prefixes is not None and options.tree:
+            raise UsageError("tree with prefixes: a beginning could leave no tree over the source's words; leave one of the two out")
+        parts = self._parts(texts, place, first_line, whole=options.tree)
         wanted = []
         for number, line in enumerate(parts):
             prefix = prefixes[number] if prefixes else ""
@@ -151,10 +155,11 @@ class Translator:
             wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
         with self._evaluating():
             found = iter(find([part for line in wanted for part in line], batch_tokens))
-        return [
+        translations = [
             self._translation([(next(found), part) for part in line], _terms(asked, options), alpha)
             for line, asked in zip(parts, wanted, strict=True)
         ]
+        return [*map(_as_tree, translations)] if options.tree else translations
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, alpha: float | None = None, batch_tokens: int = 4096
@@ -168,8 +173,11 @@ class Translator:
             others = [bundle.encoder_decoder for bundle in self.bundles[1:]]
             return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=others)
 
-    def _parts(self, texts: Sequence[str], place: str, first_line: int) -> list[list[Part]]:
-        """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long."""
+    def _parts(self, texts: Sequence[str], place: str, first_line: int, *, whole: bool) -> list[list[Part]]:
+        """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long.
+
+        With ``whole`` raises DragomanError that names the line for one that is too long.
+        """
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
         heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
@@ -185,6 +193,11 @@ class Translator:
                 if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
                     _log.warning(notice, before, number, length, learnt)
+            elif whole:
+                raise DragomanError(
+                    f"{before}line {number}: {length} tokens exceed the model's limit of {limit}, and a tree cannot be made in pieces; "
+                    "shorten the sentence"
+                )
             else:
                 pieces = split_text(text, fits=partial(self._fits, most=limit - len(head)))
                 lines.append(self._pieces(head, pieces, start + len(text) - len(text.lstrip())))
@@ -267,7 +280,7 @@ class Translator:
         if prefix:
             self._check_allowed(prefix, f"{place}: the prefix", options.forbid)
         spelled = self._spelling.prefix(prefix, f"{place}: the prefix") if prefix.strip() else Prefix([], {})
-        return Wanted(part.source, place, spelled, tuple(terms))
+        return Wanted(part.source, place, spelled, tuple(terms), words=len(words_of(part.text)) if options.tree else 0)
 
     def _translation(self, parts: list[tuple[list[Found], Part]], terms: list[Term], alpha: float) -> Translation:
         """One translation of all parts of a text, each with its n best outputs."""
@@ -319,6 +332,14 @@ def _mark(parameter: Tensor) -> tuple[int, int]:
 def _required(options: SearchOptions) -> list[Term]:
     """The phrases that every translation must hold, as terms without a source."""
     return [Term("", phrase, "require") for phrase in options.require]
+
+
+def _as_tree(translation: Translation) -> Translation:
+    """The same with its text, and that of its alternatives, in a treebank's brackets with the words in them."""
+    if not translation.parts:
+        return translation
+    text = str(restore(translation.text, words_of(translation.parts[0].text)))
+    return replace(translation, text=text, alternatives=tuple(map(_as_tree, translation.alternatives)))
 
 
 def _terms(parts: list[Wanted], options: SearchOptions) -> list[Term]:

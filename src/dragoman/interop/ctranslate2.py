@@ -5,7 +5,8 @@ its settings and tokenizers beside them, in ``dragoman/``, so that it comes back
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,58 +16,69 @@ from dragoman.bundle import Bundle, save_settings
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder
-from dragoman.interop.ctranslate2_check import Checked, check_folder
+from dragoman.interop.ctranslate2_check import compare_with_folder, installed_version
 from dragoman.interop.ctranslate2_in import OWN, read_folder
 from dragoman.interop.ctranslate2_names import extras, misfits, table
 from dragoman.interop.ctranslate2_vocabulary import entries_of
+from dragoman.interop.huggingface import Imported
 from dragoman.interop.model_bin import ModelBin, quantize, write_model_bin
 from dragoman.interop.names import give
+from dragoman.interop.verify import Verification
 
 QUANTIZATIONS = ("float32", "int8")
 _TEXT = "what turns text into tokens, for `tokenizers.Tokenizer.from_file`"
 
 
-@dataclass(frozen=True)
-class Imported:
-    """A bundle from a CTranslate2 folder, what is to be known of it, and what the check found."""
-
-    bundle: Bundle
-    notes: tuple[str, ...]
-    checked: Checked
-
-
 def is_ctranslate2(folder: Path) -> bool:
     """Whether a folder looks like one of CTranslate2."""
-    return (folder / "model.bin").is_file() and any(folder.glob("*vocabulary.*"))
+    return (folder / "model.bin").is_file() and not (folder / "model.safetensors").is_file()
 
 
-def import_model(folder: Path) -> Imported:
-    """The model of a CTranslate2 folder, in float32 whatever it is stored in, compared with what CTranslate2 computes from the folder.
+def read_model(folder: Path) -> tuple[Imported, Callable[[Bundle], Verification]]:
+    """The model of a CTranslate2 folder, in float32 whatever it is stored in, and its comparison with what CTranslate2 computes from it.
 
-    Raises DragomanError that lists everything in it that is missing, misshapen, left over or not known here, and when the two differ.
+    Raises DragomanError that lists everything in the folder that is missing, misshapen, left over or not known here.
     """
     found = read_folder(folder)
-    checked = check_folder(found.bundle, folder, rows=found.rows)
-    return Imported(found.bundle, (*found.notes, *checked.notes), checked)
+    imported = Imported(found.bundle, f"CTranslate2 ({found.kind})", found.ignored, [*found.notices])
+    return imported, partial(compare_with_folder, folder=folder, rows=found.rows)
 
 
-def export_model(bundle: Bundle, out: Path, *, quantization: str = "float32") -> Checked:
+def export_model(bundle: Bundle, out: Path, *, quantization: str = "float32") -> tuple[Verification, list[str]]:
     """Writes a bundle as a new CTranslate2 folder, compares the two, and leaves nothing when they differ.
 
-    ``quantization`` is float32, or int8 for matrices in 8 bits with a scale a row. Raises UsageError for another, and DragomanError
-    that names the settings that CTranslate2 has nothing for, or says by how much the two differ.
+    ``quantization`` is float32, or int8 for matrices in 8 bits with a scale a row: then the folder is compared with the model of these
+    rounded weights, and notices say what CTranslate2 makes of it in 8 bits. Raises UsageError for another, and DragomanError that names
+    the settings that CTranslate2 has nothing for, or says by how much the two differ.
     """
     if quantization not in QUANTIZATIONS:
-        raise UsageError(f"quantization={quantization}: unknown; give one of {', '.join(QUANTIZATIONS)}")
+        raise UsageError(f"quantization={quantization}: unknown; give {' or '.join(QUANTIZATIONS)}")
     if problems := misfits(bundle.config.model):
         raise DragomanError(
-            f"this model does not fit CTranslate2, which has nothing for {'; '.join(problems)}; use it here, or train one without"
+            f"CTranslate2 has nothing for {'; '.join(problems)}; export this model to onnx, or train one with other settings"
         )
-    with new_folder(out) as folder:
+    with new_folder(Path(out)) as folder:
         write_folder(bundle, folder, quantization=quantization)
-        reread = read_folder(folder)
-        checked = check_folder(reread.bundle, folder, rows=reread.rows, original=bundle, quantized=quantization != "float32")
-    return checked
+        again = read_folder(folder)
+        notices: list[str] = []
+        if quantization == "float32":
+            _require_same(bundle, again.bundle)
+        elif installed_version():
+            found = compare_with_folder(bundle, folder, rows=again.rows, computed="int8")
+            notices.append(
+                f"in 8 bits CTranslate2's logits differ from the model's by at most {found.difference:.2g}, and its greedy outputs agree "
+                f"on {found.greedy_agree} of {found.samples} samples of random tokens"
+            )
+        verified = compare_with_folder(again.bundle, folder, rows=again.rows)
+        verified.require(str(out))
+    return verified, notices
+
+
+def _require_same(written: Bundle, read: Bundle) -> None:
+    theirs = dict(read.model.named_parameters())
+    wrong = [name for name, value in written.model.named_parameters() if not value.detach().float().cpu().equal(theirs[name])]
+    if wrong or written.config != read.config:
+        raise DragomanError(f"the folder does not give back what was written: {', '.join(wrong) or 'other settings'}; nothing is written")
 
 
 def write_folder(bundle: Bundle, folder: Path, *, quantization: str = "float32") -> None:
@@ -112,7 +124,7 @@ def _document(bundle: Bundle) -> dict[str, Any]:
     if model.single:
         return document | common
     return document | common | {
-        "decoder_start_token": entry(target.bos), "add_source_bos": False, "add_source_eos": source.source_end,
+        "decoder_start_token": entry(target.bos), "add_source_bos": source.opening == (source.bos,), "add_source_eos": source.source_end,
     }  # fmt: skip
 
 

@@ -3,10 +3,8 @@
 Shapes:  B sources   S, T source and target tokens   V vocabulary there
 """
 
-import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,35 +14,10 @@ import torch
 from torch import Tensor
 
 from dragoman.bundle import Bundle
-from dragoman.errors import DragomanError
-from dragoman.interop.ctranslate2_vocabulary import entries_of
-
-CLOSE = 1e-4
-"""Largest difference of logits in float32, as a part of the largest logit where that is above 1."""
+from dragoman.interop.ctranslate2_vocabulary import as_given, entries_of
+from dragoman.interop.verify import Verification, compare, logits_of
 
 _SAMPLES, _LONGEST, _OUTPUT = 16, 12, 24  # sources, and most tokens of a source and of an output
-_log = logging.getLogger("dragoman")
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What a check found: against what, the largest difference of logits, and how many greedy outputs of how many are the same.
-
-    ``difference`` and ``same`` are None where CTranslate2 is not installed. ``notes`` say what else is to be known.
-    """
-
-    against: str
-    difference: float | None
-    same: int | None
-    of: int
-    notes: tuple[str, ...] = ()
-
-    def sentence(self) -> str:
-        """The finding in words."""
-        if self.difference is None:
-            return f"read back: {self.against}"
-        found = f"logits differ by at most {self.difference:.2g}, {self.same} of {self.of} greedy outputs are the same"
-        return f"checked against {self.against}: {found}"
 
 
 def installed_version() -> str:
@@ -56,30 +29,21 @@ def installed_version() -> str:
     return str(ctranslate2.__version__)
 
 
-def check_folder(bundle: Bundle, folder: Path, *, rows: int, original: Bundle | None = None, quantized: bool = False) -> Checked:
-    """Compares a bundle that was read from a folder with what CTranslate2 computes from it in float32.
+def compare_with_folder(bundle: Bundle, folder: Path, *, rows: int, computed: str = "float32") -> Verification:
+    """A bundle against what CTranslate2 computes from a folder in the given type: logits of every greedy step, and the greedy outputs.
 
-    ``rows`` are the entries of the target vocabulary there. After an export ``original`` is the model that was written: without
-    quantisation its weights must be those that were read, to the last bit; with it the greedy outputs that CTranslate2 finds in 8 bits
-    are compared with the original's, and how many are the same is said. Raises DragomanError when they differ by more than `CLOSE`.
+    ``rows`` are the entries of the target vocabulary there. Where CTranslate2 is not installed its side is the folder read by Dragoman.
     """
-    if original is not None and not quantized:
-        _require_same_weights(original, bundle)
     if not installed_version():
-        return Checked("CTranslate2 is not installed, so nothing was computed with it; pip install 'dragoman[ctranslate2]'", None, None, 0)
+        from dragoman.interop.ctranslate2_in import read_folder
+
+        ours = logits_of(read_folder(folder).bundle)
+        return compare(bundle, ours, against="Dragoman's own reading of the folder, as ctranslate2 is not installed")
     sources = sample_sources(bundle)
-    outputs, logits = _ask(bundle, folder, sources, "float32")
+    outputs, logits = _ask(bundle, folder, sources, computed)
     difference, same = _compare(bundle, sources, outputs, logits, rows)
-    checked = Checked(f"CTranslate2 {installed_version()}", difference, same, len(sources))
-    if same < len(sources) or not difference <= CLOSE * max(1.0, max(float(np.abs(each).max()) for each in logits)):
-        raise DragomanError(f"{folder}: not the same model as here: {checked.sentence()}; please report it with the model's config.json")
-    if original is None or not quantized:
-        return checked
-    outputs, logits = _ask(bundle, folder, sources, "int8")
-    difference, same = _compare(original, sources, outputs, logits, rows)
-    note = f"CTranslate2 computing in 8 bits: logits differ from the model's by at most {difference:.2g}, {same} of {len(sources)} greedy "
-    note += "outputs are the same"
-    return Checked(checked.against, checked.difference, checked.same, checked.of, (note,))
+    largest = max(float(np.abs(each[:, :rows]).max()) for each in logits)
+    return Verification(f"CTranslate2 {installed_version()}", difference, largest, len(sources), same)
 
 
 def sample_sources(bundle: Bundle) -> list[list[int]]:
@@ -91,13 +55,6 @@ def sample_sources(bundle: Bundle) -> list[list[int]]:
     return [[*head, *choose.choices(usable, k=1 + number % longest)] for number in range(_SAMPLES)]
 
 
-def _require_same_weights(original: Bundle, read: Bundle) -> None:
-    theirs = dict(read.model.named_parameters())
-    wrong = [name for name, value in original.model.named_parameters() if not torch.equal(value.float().cpu(), theirs[name])]
-    if wrong or original.config != read.config:
-        raise DragomanError(f"the folder does not give back what was written: {', '.join(wrong) or 'other settings'}; please report it")
-
-
 def _ask(bundle: Bundle, folder: Path, sources: Sequence[Sequence[int]], kind: str) -> tuple[list[list[int]], list[Any]]:
     """CTranslate2's greedy outputs in ids, the end token included, and the logits (T, V) of each step."""
     import ctranslate2
@@ -105,13 +62,14 @@ def _ask(bundle: Bundle, folder: Path, sources: Sequence[Sequence[int]], kind: s
     model = bundle.config.model
     entries = entries_of(bundle.source_tokenizer, model.source_vocabulary)
     places = {entry: place for place, entry in enumerate(entries_of(bundle.target_tokenizer, model.target_vocabulary))}
-    tokens = [[entries[token] for token in ids] for ids in sources]
+    tokenizer = bundle.source_tokenizer
+    tokens = [[entries[token] for token in as_given(tokenizer, tokenizer.as_source(ids))] for ids in sources]
     threads: dict[str, Any] = {"inter_threads": 1, "intra_threads": torch.get_num_threads()}
     most = min(_OUTPUT, model.max_positions - 1)
     if model.single:
         generator = ctranslate2.Generator(str(folder), compute_type=kind, **threads)
         start = str(bundle.target_tokenizer.backend.id_to_token(bundle.target_tokenizer.bos))
-        rows = [[start, *row] for row in tokens]
+        rows = [[start, *(entries[token] for token in ids)] for ids in sources]
         answers = generator.forward_batch(rows)
         return [list(ids) for ids in sources], [np.array(answers)[place, : len(row)] for place, row in enumerate(rows)]
     translator = ctranslate2.Translator(str(folder), compute_type=kind, **threads)

@@ -22,8 +22,9 @@ from dragoman.decoding.rules import RepetitionGuard
 from dragoman.decoding.search import Found, Search, Wanted
 from dragoman.errors import DragomanError, UsageError
 from dragoman.interop.ctranslate2 import export_model
-from dragoman.interop.ctranslate2_check import Checked, installed_version
-from dragoman.interop.ctranslate2_vocabulary import entries_of
+from dragoman.interop.ctranslate2_check import installed_version
+from dragoman.interop.ctranslate2_vocabulary import as_given, entries_of
+from dragoman.interop.verify import Verification
 
 _log = logging.getLogger("dragoman")
 _COMPUTED = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32"}
@@ -36,7 +37,7 @@ class Prepared:
     """A folder that CTranslate2 can translate from: where it is, and what the check found if it was made now."""
 
     folder: Path
-    made: Checked | None
+    made: Verification | None
     temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def sentence(self) -> str:
@@ -55,6 +56,7 @@ def require_ctranslate2() -> None:
 def refuse_options(options: SearchOptions) -> None:
     """Raise UsageError that names everything asked of a search that CTranslate2 cannot do as it is done here."""
     asked = {
+        "--tree": options.tree,
         "--sample": options.sample,
         "--mbr": options.mbr is not None,
         "--diverse-groups": options.diverse_groups > 1,
@@ -78,7 +80,7 @@ def prepare(model: Path, bundle: Bundle) -> Prepared:
         return Prepared(folder, None)
     try:
         with tempfile.TemporaryDirectory(dir=model, prefix=".ctranslate2-") as scratch:
-            made = export_model(bundle, Path(scratch) / "made")
+            made, _ = export_model(bundle, Path(scratch) / "made")
             try:
                 (Path(scratch) / "made").rename(folder)
             except OSError:
@@ -88,7 +90,7 @@ def prepare(model: Path, bundle: Bundle) -> Prepared:
     except OSError:
         temporary = tempfile.TemporaryDirectory(prefix="dragoman-ctranslate2-")
         folder = Path(temporary.name) / "made"
-        return Prepared(folder, export_model(bundle, folder), temporary)
+        return Prepared(folder, export_model(bundle, folder)[0], temporary)
 
 
 def _fingerprint(model: Path) -> str:
@@ -126,10 +128,10 @@ class CTranslate2Engine:
         self._sources = entries_of(bundle.source_tokenizer, model.source_vocabulary)
         self._targets = entries_of(target, model.target_vocabulary)
         self._ids = {entry: token for token, entry in enumerate(self._targets)}
-        self._framed = len(bundle.source_tokenizer.as_source(()))
+        self._tokenizer = bundle.source_tokenizer
         self._eos = target.eos
         never = (target.pad, target.bos, *target.tags.values(), *range(len(target), model.target_vocabulary))
-        self._never = [[self._targets[token]] for token in never]
+        self._never = frozenset(never) - {target.eos}
 
     def __call__(self, search: Search, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order, as `Search` gives them. Texts that it must do itself are told and given to it."""
@@ -164,14 +166,14 @@ class CTranslate2Engine:
         answers: list[Any] = self._translator.translate_batch(
             [self._tokens(text) for text in texts], asynchronous=True, beam_size=search.beam, num_hypotheses=search.beam,
             length_penalty=_ALMOST_NONE if search.beam > 1 else 0, no_repeat_ngram_size=search.options.no_repeat_ngram,
-            suppress_sequences=self._never, min_decoding_length=least - 1, max_decoding_length=most - 1, max_input_length=0,
+            min_decoding_length=least - 1, max_decoding_length=most - 1, max_input_length=0,
             return_end_token=True, return_scores=True, max_batch_size=max(batch_tokens // search.beam, 1), batch_type="tokens",
         )  # fmt: skip
         return answers
 
     def _tokens(self, text: Wanted) -> list[str]:
-        """What CTranslate2 is given of a source: it puts the end token behind it by itself."""
-        return [self._sources[token] for token in text.ids[: len(text.ids) - self._framed]]
+        """What CTranslate2 is given of a source."""
+        return [self._sources[token] for token in as_given(self._tokenizer, text.ids)]
 
     def _outputs(self, search: Search, texts: Sequence[Wanted], most: int, answers: Sequence[Any]) -> list[list[Found]]:
         """The outputs of texts with one limit; none for those that the search here must do."""
@@ -183,14 +185,16 @@ class CTranslate2Engine:
                 total = score * len(ids) ** _ALMOST_NONE if search.beam > 1 else score
                 some.append((ids if ids[-1:] == (self._eos,) else (*ids, self._eos), total if ids[-1:] == (self._eos,) else math.nan))
             outputs.append(some)
-        loops = [self._loops(search, text, some) for text, some in zip(texts, outputs, strict=True)]
+        loops = [self._unusable(search, text, some) for text, some in zip(texts, outputs, strict=True)]
         # What may not come next has no part in CTranslate2's probabilities; here scores are the model's own.
         scored = self.scored or search.options.min_length is not None or search.options.no_repeat_ngram > 0
         scores = self._scores(texts, outputs, [bool(some) and not loop for some, loop in zip(outputs, loops, strict=True)], scored=scored)
         return [[] if loop else _ranked(search, some, rows, most) for some, rows, loop in zip(outputs, scores, loops, strict=True)]
 
-    def _loops(self, search: Search, text: Wanted, outputs: Sequence[tuple[tuple[int, ...], float]]) -> bool:
-        """Whether the guard against loops would have ended an output before it ended by itself."""
+    def _unusable(self, search: Search, text: Wanted, outputs: Sequence[tuple[tuple[int, ...], float]]) -> bool:
+        """Whether an output holds what may never come, or the guard against loops would have ended one before it ended by itself."""
+        if any(self._never.intersection(ids) for ids, _ in outputs):
+            return True
         least = search.options.repetition_guard
         if not least or all(len(ids) <= least for ids, _ in outputs):
             return False

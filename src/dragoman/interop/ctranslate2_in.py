@@ -4,21 +4,20 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from dragoman.bundle import Bundle, load_config, load_tokenizers
+from dragoman.bundle import Bundle, assemble_bundle, empty_model, load_config, load_tokenizers
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
 from dragoman.interop.ctranslate2_names import IGNORED, OLD_POSITIONS, Found, extras, settings_of, table
-from dragoman.interop.ctranslate2_vocabulary import Side, Vocabularies, note_of, read_vocabularies, side_of
+from dragoman.interop.ctranslate2_vocabulary import Side, Vocabularies, read_vocabularies, sentencepiece_of, side_of
 from dragoman.interop.model_bin import ModelBin, read_model_bin
 from dragoman.interop.names import take
-from dragoman.model.build import build_model
 from dragoman.model.embedding import sinusoids
 
 OWN = "dragoman"
@@ -33,15 +32,20 @@ _MARKS = ("with_source_bos", "with_source_eos", "with_target_bos")  # in model.b
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A model that came from a CTranslate2 folder, the entries its target vocabulary has there, and what is to be known of it."""
+class FolderRead:
+    """A model that came from a CTranslate2 folder: its kind and the entries of its target vocabulary there, and what is to be known of it.
+
+    ``ignored`` are the variables that are left out, with the reason.
+    """
 
     bundle: Bundle
+    kind: str
     rows: int
-    notes: tuple[str, ...]
+    ignored: dict[str, str]
+    notices: tuple[str, ...]
 
 
-def read_folder(folder: Path) -> Imported:
+def read_folder(folder: Path) -> FolderRead:
     """The model of a CTranslate2 folder as a bundle, in float32 whatever it is stored in.
 
     Raises DragomanError that lists everything in it that is missing, misshapen, left over or not known here.
@@ -85,7 +89,7 @@ class _Given:
         return str(self.document.get("decoder_start_token", usual))
 
 
-def _foreign(folder: Path, stored: ModelBin, found: dict[str, Tensor], given: _Given, problems: list[str]) -> Imported:
+def _foreign(folder: Path, stored: ModelBin, found: dict[str, Tensor], given: _Given, problems: list[str]) -> FolderRead:
     model, vocabularies = dict(given.settings.model), given.vocabularies
     _check_sizes(found, vocabularies, problems)
     if given.document.get("decoder_start_token", given.start) is None:
@@ -105,31 +109,35 @@ def _foreign(folder: Path, stored: ModelBin, found: dict[str, Tensor], given: _G
     if given.document.get("add_source_bos") and beginning != str(given.document.get("bos_token", "<s>")):
         problems.append("sources begin with another token than targets")
     model |= _ties(found, shared=vocabularies.shared, single="architecture" in model)
-    notes = [note_of(vocabularies.target), *_positions(stored, found, model)]
+    notices = _positions(stored, found, model)
     if stored.types != ["float32"]:
-        notes.append(f"weights stored in {' and '.join(stored.types)} are float32 here")
+        notices.append(f"weights stored in {' and '.join(stored.types)} are float32 here")
     _add_rows(found, source, target, model)
     if given.settings.halves:
-        notes.append("the heads that are rotated have their numbers in another order here")
+        notices.append("the heads that are rotated have their numbers in another order here")
     model |= {"dropout": 0.0, "pad": target.pad if target.pad < len(source.entries) else source.pad}
-    tokens = target.tokenizer(source_end=_flag(given, "eos") or not vocabularies.shared)
-    sources = tokens if vocabularies.shared else source.tokenizer(source_end=_flag(given, "eos"))
-    data = {"tokenizer": "whitespace", "joiner": tokens.joiner, "vocabulary_size": 0, "joint_vocabulary": vocabularies.shared}
+    around = {"source_start": _flag(given, "bos"), "source_end": _flag(given, "eos")} if "architecture" not in model else {}
+    models = [sentencepiece_of(folder, side) for side in ("source", "target")]
+    joint = vocabularies.shared and models[0] == models[1]
+    tokens, notice = target.tokenizer(models[1], **(around if joint else {}))
+    sources = tokens if joint else source.tokenizer(models[0], **around)[0]
+    notices += [notice] if notice else []
+    data = {"tokenizer": tokens.kind, "joiner": tokens.joiner, "vocabulary_size": 0, "joint_vocabulary": joint}
     if problems:
         _refuse(folder, problems)
     try:
         config = Config().with_values(model=model, data=data | {"max_length": max(model["max_positions"], 2)})
     except UsageError as error:
         _refuse(folder, [str(error)])
-    empty = Bundle(config, build_model(config.model, seed=0), sources, tokens, {"imported_from": "CTranslate2"})
-    return _filled(folder, empty, found, rows=len(vocabularies.target), halves=given.settings.halves, notes=notes)
+    empty = Bundle(config, empty_model(config), sources, tokens, {"imported_from": "CTranslate2"})
+    return _filled(folder, empty, found, kind=stored.kind, rows=len(vocabularies.target), halves=given.settings.halves, notices=notices)
 
 
 def _flag(given: _Given, name: str) -> bool:
     return bool(given.document.get(f"add_source_{name}", given.marks[f"with_source_{name}"]))
 
 
-def _own(folder: Path, stored: ModelBin, found: dict[str, Tensor]) -> Imported:
+def _own(folder: Path, stored: ModelBin, found: dict[str, Tensor]) -> FolderRead:
     """What Dragoman exported: its own settings and tokenizers, which the numbers in the file must fit."""
     config = load_config(folder / OWN)
     sources, targets = load_tokenizers(folder / OWN)
@@ -143,21 +151,23 @@ def _own(folder: Path, stored: ModelBin, found: dict[str, Tensor]) -> Imported:
     if problems:
         _refuse(folder, problems)
     found = {name: value for name, value in found.items() if name not in extras(config.model)}
-    notes = [] if stored.types == ["float32"] else [f"weights stored in {' and '.join(stored.types)} are float32 here"]
-    empty = Bundle(config, build_model(config.model, seed=0), sources, targets, info)
-    return _filled(folder, empty, found, rows=config.model.target_vocabulary, halves=False, notes=notes)
+    notices = [] if stored.types == ["float32"] else [f"weights stored in {' and '.join(stored.types)} are float32 here"]
+    empty = Bundle(config, empty_model(config), sources, targets, info)
+    return _filled(folder, empty, found, kind=stored.kind, rows=config.model.target_vocabulary, halves=False, notices=notices)
 
 
-def _filled(folder: Path, bundle: Bundle, found: Mapping[str, Tensor], *, rows: int, halves: bool, notes: list[str]) -> Imported:
-    weights = {name: value for name, value in found.items() if value.dim()}
+def _filled(
+    folder: Path, bundle: Bundle, found: Mapping[str, Tensor], *, kind: str, rows: int, halves: bool, notices: list[str]
+) -> FolderRead:
+    variables = {name: value for name, value in found.items() if value.dim()}
     shapes = {name: tuple(value.shape) for name, value in bundle.model.named_parameters()}
-    taken = take(table(bundle.config.model, halves=halves), weights, shapes, ignored=IGNORED)
+    taken = take(table(bundle.config.model, halves=halves), variables, shapes, ignored=IGNORED)
     if taken.problems:
         _refuse(folder, taken.problems)
-    bundle.model.load_state_dict(taken.weights, strict=False)
     ignored = {name: each.reason for name in found for each in IGNORED if re.fullmatch(each.pattern, name)}
-    left_out = [f"{name} is left out: {reason}" for name, reason in (taken.ignored | ignored).items()]
-    return Imported(replace(bundle, model=bundle.model.eval()), rows, (*notes, *left_out))
+    weights = {name: value.clone() for name, value in taken.weights.items()}  # two may be one variable there
+    full = assemble_bundle(bundle.config, weights, bundle.source_tokenizer, bundle.target_tokenizer, bundle.info, model=bundle.model)
+    return FolderRead(full, kind, rows, taken.ignored | ignored, tuple(notices))
 
 
 def _named_as_today(stored: ModelBin) -> dict[str, Tensor]:
@@ -190,6 +200,13 @@ def _document(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 def _check_sizes(found: Mapping[str, Tensor], vocabularies: Vocabularies, problems: list[str]) -> None:
     sides = {"encoder/embeddings_0/weight": vocabularies.source, "decoder/embeddings/weight": vocabularies.target}
+    matrices = [*(sides if not vocabularies.single else [*sides][1:]), "decoder/projection/weight", "decoder/layer_0/ffn/linear_0/weight"]
+    matrices += [name for name in found if name.endswith("position_encodings/encodings")]
+    for name in matrices:
+        if name not in found:
+            problems.append(f"weight {name} is missing")
+        elif found[name].dim() != 2:
+            problems.append(f"weight {name} has shape {tuple(found[name].shape)}, which is no matrix's")
     for name, entries in sides.items():
         if name in found and entries and len(found[name]) != len(entries):
             which = "shared" if vocabularies.shared else name.partition("/")[0].replace("encoder", "source").replace("decoder", "target")
@@ -216,23 +233,23 @@ def _positions(stored: ModelBin, found: dict[str, Tensor], model: dict[str, Any]
         model["max_positions"] = OLD_POSITIONS
         return []
     names = [f"{side}/position_encodings/encodings" for side in (("decoder",) if "architecture" in model else ("encoder", "decoder"))]
-    notes = []
+    notices = []
     if not any(name in found for name in names):
         found |= dict.fromkeys(names, _old_positions(model["d_model"]))
-        notes.append(
+        notices.append(
             f"positions are a table of {OLD_POSITIONS} of CTranslate2's own sinusoids, which begin with 1 and have other wavelengths"
         )
     there = [name for name in names if name in found]
     rows = min(len(found[name]) for name in there)
     if any(len(found[name]) != rows for name in there):
-        notes.append(f"positions beyond {rows}, which one side has not, are left out")
+        notices.append(f"positions beyond {rows}, which one side has not, are left out")
     found |= {name: found[name][:rows] for name in there}
     kinds = {_kind_of(found[name], stored.variables[name].dtype if name in stored.variables else torch.float32) for name in there}
     model |= {"max_positions": rows, "positions": kinds.pop() if len(kinds) == 1 else "learned"}
     if model["positions"] != "learned":
         for name in there:
             del found[name]
-    return notes
+    return notices
 
 
 def _kind_of(rows: Tensor, dtype: torch.dtype) -> str:

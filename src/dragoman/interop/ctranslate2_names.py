@@ -20,12 +20,16 @@ ACTIVATIONS = {0: "relu", 1: "gelu-tanh", 2: "swish", 3: "gelu", 4: "x · sigmoi
 OLD_POSITIONS = 1024
 """Positions of a table that CTranslate2 makes by itself for a model that stores none."""
 
-IGNORED = (
-    Ignored(r"decoder/alignment_(layer|heads)", "it says which attention gives alignments; --align-layer does here"),
-    Ignored(r"decoder/alibi_use_positive_positions", "it says nothing without ALiBi"),
-)
+IGNORED = (Ignored(r"decoder/alignment_(layer|heads)", "it says which attention gives alignments; --align-layer does here"),)
 _ATTENTION = ("num_heads_kv", "head_dim", "rotary_dim", "rotary_interleave", "rotary_base")
-_SIDE = ("num_heads", "pre_norm", "activation", "scale_embeddings", "embeddings_merge")
+_SIDE = (
+    "num_heads",
+    "pre_norm",
+    "activation",
+    "scale_embeddings",
+    "embeddings_merge",
+    "multi_query_attention",
+)  # num_heads_kv tells the last
 _OFF = ("alibi", "scale_alibi", "start_from_zero_embedding")
 
 
@@ -53,7 +57,7 @@ def table(config: ModelConfig, *, halves: bool = False) -> list[Entry]:
         for number in range(layers):
             ours = f"layers.{number}" if single else f"{side}.layers.{number}"
             entries += _layer(config, ours, f"{side}/layer_{number}", crossed=side == "decoder" and not single, halves=halves)
-        if config.norm_place == "pre":
+        if config.norm_place == "pre" or config.final_norm:
             entries += _norm(config, "final_norm" if single else f"{side}.final_norm", f"{side}/layer_norm")
         if config.positions == "learned":
             name = "positions.weight" if single else f"{side}.positions.weight"
@@ -214,13 +218,14 @@ def settings_of(found: Mapping[str, Tensor], document: Mapping[str, Any], *, hea
     reader = _Settings(found, heads)
     norms = any(name.endswith("layer_norm/beta") for name in found)
     usual = 1e-5 if norms else 1e-6
-    epsilon = document.get("layer_norm_epsilon")
+    epsilon, pre = document.get("layer_norm_epsilon"), bool(reader.both("pre_norm", 1))
     model: dict[str, Any] = {
         **reader.sizes(),
         **reader.attentions(),
         **reader.feed_forward(),
         "norm": "layer" if norms else "rms",
-        "norm_place": "pre" if reader.both("pre_norm", 1) else "post",
+        "norm_place": "pre" if pre else "post",
+        "final_norm": not pre and "decoder/layer_norm/gamma" in found,
         "norm_epsilon": float(usual if epsilon is None else epsilon),
         "scale_embedding": reader.scaled(),
         "output_bias": "decoder/projection/bias" in found,
@@ -262,7 +267,7 @@ class _Settings:
             self.problems.append("it has several embeddings of the source (features), and a model here has one")
         for name in _OFF[:2]:
             self._must_be_off(f"decoder/{name}", "attention with linear biases (ALiBi)")
-        self._seen.add("decoder/start_from_zero_embedding")
+        self._seen |= {"decoder/start_from_zero_embedding", "decoder/alibi_use_positive_positions"}
         return sizes
 
     def attentions(self) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The vocabularies of a CTranslate2 folder, as tokenizers here, and ours as theirs.
 
-Such a folder says nothing of how text becomes tokens. So a vocabulary without a tokenizer becomes one of text that is already segmented,
-its pieces with a space between them; what Dragoman exported has its own tokenizers with it.
+Such a folder says nothing of how text becomes tokens, but may have a SentencePiece model beside it. A vocabulary without one becomes a
+tokenizer of characters, or of text that is already segmented; what Dragoman exported has its own tokenizers with it.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +13,29 @@ from typing import Any, NamedTuple
 
 import tokenizers
 import torch
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
-from dragoman.data.tokenizer import Tokenizer
+from dragoman.data.tokenizer import Kind, Tokenizer
+from dragoman.errors import DragomanError
+from dragoman.interop.sentencepiece import SentencePiece, unigram
 
 NEVER = -1e9
 """The bias of an output that no model may choose: its probability is 0."""
 
 _PADDING = ("<pad>", "<blank>", "[PAD]")
+_TAG = re.compile(r">>[A-Za-z0-9_-]+<<")
 _MARKS = {"▁": "SentencePiece", "￭": "OpenNMT's tokenizer", "Ġ": "byte-level BPE", "##": "WordPiece"}
 
 
 class Vocabularies(NamedTuple):
-    """The entries of source and target in the order of their ids; one list for both where they are shared."""
+    """The entries of source and target in the order of their ids; one list for both where they are shared, or the model is a ``single``
+    stack.
+    """
 
     source: list[str]
     target: list[str]
+    single: bool = False
 
     @property
     def shared(self) -> bool:
@@ -59,16 +66,52 @@ class Side:
         """An output bias (V,) under which the added entries are never chosen."""
         return torch.cat((bias, bias.new_full((len(self.copied),), NEVER)))
 
-    def tokenizer(self, *, source_end: bool = True) -> Tokenizer:
-        """Of text in pieces; where so many pieces end in @@ that it must be the mark of joined pieces, it is."""
+    def tokenizer(self, model: Path | None, *, source_start: bool = False, source_end: bool = True) -> tuple[Tokenizer, str]:
+        """How text becomes these entries, and a sentence on it: by a SentencePiece ``model``; character by character, where all entries
+        are characters; else the text is in pieces already, where @@ joins those that so many end in it that it must be the mark of it.
+        """
+        notice = ""
+        if model is not None:
+            ids = {entry: place for place, entry in enumerate(self.entries)}
+            try:
+                backend = unigram(SentencePiece.read(model), ids, unk=self.unk, path=model)
+                tags = {entry[2:-2]: place for entry, place in ids.items() if _TAG.fullmatch(entry)}
+                return self._made(backend, "foreign", source_start=source_start, source_end=source_end, tags=tags), ""
+            except DragomanError as error:
+                notice = f"{error}; "
+        special = {self.pad, self.bos, self.eos, self.unk}
+        plain = [entry for place, entry in enumerate(self.entries) if place not in special and not entry.startswith("<")]
+        backend = self._words()
+        if all(len(entry) == 1 for entry in plain):
+            backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+            backend.decoder = decoders.Fuse()
+            made = self._made(backend, "foreign", source_start=source_start, source_end=source_end)
+            return made, notice + "the vocabulary is one of characters, so text is cut into its characters"
+        joiner = "@@" if sum(entry.endswith("@@") for entry in plain) > len(plain) // 20 else ""
+        made = self._made(backend, "whitespace", joiner=joiner, source_start=source_start, source_end=source_end)
+        return made, notice + _notice_of(plain)
+
+    def _words(self) -> tokenizers.Tokenizer:
         entries = {entry: place for place, entry in enumerate(self.entries)}
         backend = tokenizers.Tokenizer(models.WordLevel(entries, unk_token=self.entries[self.unk]))
         backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-        joiner = "@@" if sum(entry.endswith("@@") for entry in self.entries) > len(self.entries) // 20 else ""
+        return backend
+
+    def _made(
+        self, backend: tokenizers.Tokenizer, kind: Kind, *, source_start: bool, source_end: bool, joiner: str = "",
+        tags: Mapping[str, int] | None = None,
+    ) -> Tokenizer:  # fmt: skip
+        opening = (self.bos,) if source_start else ()
         return Tokenizer(
-            kind="whitespace", joiner=joiner, pad=self.pad, bos=self.bos, eos=self.eos, unk=self.unk, backend=backend,
-            source_end=source_end,
+            kind=kind, joiner=joiner, pad=self.pad, bos=self.bos, eos=self.eos, unk=self.unk, backend=backend, tags=tags or {},
+            opening=opening, source_end=source_end,
         )  # fmt: skip
+
+
+def sentencepiece_of(folder: Path, side: str) -> Path | None:
+    """The SentencePiece model of a side, ``source`` or ``target``, where there is one beside the vocabularies."""
+    names = (f"{side}.spm", f"{side}.model", "sentencepiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def read_vocabularies(folder: Path, *, single: bool, unknown: str, problems: list[str]) -> Vocabularies:
@@ -78,7 +121,7 @@ def read_vocabularies(folder: Path, *, single: bool, unknown: str, problems: lis
     """
     if single or any((folder / f"shared_vocabulary.{kind}").is_file() for kind in ("json", "txt")):
         both = _read(folder, "vocabulary" if single else "shared_vocabulary", unknown, problems)
-        return Vocabularies(both, both)
+        return Vocabularies(both, both, single)
     return Vocabularies(*(_read(folder, f"{side}_vocabulary", unknown, problems) for side in ("source", "target")))
 
 
@@ -112,18 +155,26 @@ def side_of(entries: Sequence[str], document: Mapping[str, Any], *, start: str, 
     return Side(names, copied, pad, bos, max(eos, 0), unk)
 
 
-def note_of(entries: Sequence[str]) -> str:
+def _notice_of(entries: Sequence[str]) -> str:
     """How text must come to a vocabulary without a tokenizer."""
     for mark, maker in _MARKS.items():
         if sum(mark in entry for entry in entries) > len(entries) // 20:
-            return f"the folder has no tokenizer: text goes in and comes out in the pieces of {maker}, with spaces between them"
-    return "the folder has no tokenizer: text goes in and comes out in pieces of its vocabulary, with spaces between them"
+            return (
+                f"the folder has no tokenizer that is known here: text goes in and comes out in pieces of {maker}, with spaces between them"
+            )
+    return "the folder has no tokenizer: text goes in and comes out in entries of its vocabulary, with spaces between them"
 
 
 def entries_of(tokenizer: Tokenizer, rows: int) -> list[str]:
     """The entries of a tokenizer, with names for the rows of the embedding that have none."""
     named = [str(tokenizer.backend.id_to_token(token)) for token in range(len(tokenizer))]
     return [*named, *(f"<unused {token}>" for token in range(len(tokenizer), rows))]
+
+
+def as_given(tokenizer: Tokenizer, source: Sequence[int]) -> list[int]:
+    """The ids of a source that CTranslate2 is given: without the start and end token that it puts around them by itself."""
+    start = int(tokenizer.opening == (tokenizer.bos,))
+    return list(source[start : len(source) - int(tokenizer.source_end)])
 
 
 def _read(folder: Path, name: str, unknown: str, problems: list[str]) -> list[str]:

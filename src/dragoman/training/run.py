@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers
 from dragoman.config import LARGEST, Config, Settings
@@ -21,7 +21,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.formats.lines import read_lines
 from dragoman.data.formats.pairs import corpus_files, read_pairs
 from dragoman.data.segmentation import sampled_corpus
-from dragoman.data.tokenizer import Tokenizer, tag_text
+from dragoman.data.tokenizer import Kind, Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
@@ -250,15 +250,18 @@ def _train_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
     data = config.data
     if not data.joint_vocabulary:
         source = _train_tokenizer(config, (pair[0] for pair in _pairs(data.train, config)), tags=data.tags)
-        return source, _train_tokenizer(config, (pair[1] for pair in _pairs(data.train, config)))
+        return source, _train_tokenizer(config, (pair[1] for pair in _pairs(data.train, config)), kind=data.target_tokenizer)
     joint = _train_tokenizer(config, chain.from_iterable(_pairs(data.train, config)), tags=data.tags)
     return joint, joint
 
 
-def _train_tokenizer(config: Config, lines: Iterator[str], tags: Sequence[str] = ()) -> Tokenizer:
+def _train_tokenizer(config: Config, lines: Iterator[str], tags: Sequence[str] = (), *, kind: Kind | Literal[""] = "") -> Tokenizer:
+    """``kind`` is another than that of the settings."""
     data = config.data
+    kind = kind or data.tokenizer
+    joiner = data.joiner if kind == "whitespace" else ""
     return Tokenizer.train(
-        lines, kind=data.tokenizer, vocabulary_size=data.vocabulary_size, normalization=data.normalization, joiner=data.joiner, tags=tags
+        lines, kind=kind, vocabulary_size=data.vocabulary_size, normalization=data.normalization, joiner=joiner, tags=tags
     )
 
 

@@ -1,7 +1,7 @@
 """Parallel text: pairs of a source and a target line.
 
 A corpus is named by a prefix (``data/train`` means ``data/train.en`` and ``data/train.de``), by two files ``A,B``, or by one file that
-holds both sides (``.tsv``, ``.jsonl``); each file may be compressed.
+holds both sides (``.tsv``, ``.jsonl``, or a treebank's ``.mrg``, ``.ptb``, ``.trees``); each file may be compressed.
 """
 
 import json
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from dragoman.data.formats.lines import COMPRESSED, read_lines
+from dragoman.data.formats.treebank import is_treebank, read_trees
+from dragoman.data.trees import linearise
 from dragoman.errors import DragomanError
 
 PREVIEW = 60  # characters of a line in a message
@@ -21,12 +23,16 @@ PREVIEW = 60  # characters of a line in a message
 def read_pairs(spec: str, source: str, target: str) -> Iterator[tuple[str, str]]:
     """The (source, target) lines of the corpus ``spec`` with the language codes ``source`` and ``target``, in order.
 
+    Of a treebank, whatever the codes, the words of each tree and the tree as a sequence.
+
     Raises DragomanError that names file and line: a missing or empty file, unequal line counts, a wrong number of columns, a missing
     or unusable field.
     """
     files = corpus_files(spec, source, target)
     if len(files) == 2:
         pairs = _read_two_files(*files)
+    elif is_treebank(files[0]):
+        pairs = ((" ".join(tree.words), linearise(tree)) for tree in read_trees(files[0]))
     elif _format(files[0]) == ".tsv":
         pairs = _read_tsv(files[0])
     else:
@@ -41,7 +47,7 @@ def read_pairs(spec: str, source: str, target: str) -> Iterator[tuple[str, str]]
 
 def corpus_files(spec: str, source: str, target: str) -> list[Path]:
     """The one or two files that ``spec`` names; DragomanError that lists the names tried when a file is missing."""
-    if _format(Path(spec)) and "," not in spec:
+    if (_format(Path(spec)) and "," not in spec) or is_treebank(spec):
         candidates = [[Path(spec)]]
     elif "," in spec:
         candidates = [[Path(name)] for name in spec.split(",")]
