@@ -67,6 +67,7 @@ def _model_facts(path: Path) -> dict[str, Any]:
             "source": len(bundle.source_tokenizer),
             "target": len(bundle.target_tokenizer),
             **({"tags": list(bundle.source_tokenizer.tags)} if bundle.source_tokenizer.tags else {}),
+            **({} if bundle.source_tokenizer.mask is None else {"mask": bundle.source_tokenizer.token(bundle.source_tokenizer.mask)}),
         },
         "info": dict(bundle.info),
         "settings": bundle.config.model_dump(mode="json"),
@@ -85,11 +86,18 @@ def _weight_types(folder: Path) -> list[str]:
 
 def _model_problems(bundle: "Bundle") -> list[str]:
     problems = [
-        f"weight {name} holds values that are not finite numbers; the model cannot translate"
+        f"weight {name} holds values that are not finite numbers; the model cannot be used"
         for name, weight in bundle.model.named_parameters()
         if not weight.isfinite().all()
     ]
     model, data = bundle.config.model, bundle.config.data
+    if model.single:
+        entries = len(bundle.source_tokenizer)
+        if model.source_vocabulary > entries:
+            problems.append(f"the embedding has {model.source_vocabulary} rows but the tokenizer only {entries} entries")
+        if model.architecture == "encoder-only" and bundle.source_tokenizer.mask is None:
+            problems.append("the tokenizer has no token for what is masked, so the model can embed texts and not fill in")
+        return problems
     for side, rows, tokenizer in (
         ("source", model.source_vocabulary, bundle.source_tokenizer),
         ("target", model.target_vocabulary, bundle.target_tokenizer),
@@ -214,16 +222,26 @@ def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
     model, vocabulary = facts["settings"]["model"], facts["vocabulary"]
     joint, separate = f"{vocabulary['source']:,} entries", f"{vocabulary['source']:,} source and {vocabulary['target']:,} target entries"
+    languages = ("languages", f"{facts['languages']['source'] or '?'} to {facts['languages']['target'] or '?'}")
+    if single := model["architecture"] != "encoder-decoder":
+        languages = ("language", facts["languages"]["source"] or "?")
+    layers = {
+        "encoder-decoder": f"{model['encoder_layers']} + {model['decoder_layers']}",
+        "decoder-only": model["decoder_layers"],
+        "encoder-only": model["encoder_layers"],
+    }[model["architecture"]]
     return [
         ("model", facts["path"]),
-        ("languages", f"{facts['languages']['source'] or '?'} to {facts['languages']['target'] or '?'}"),
+        *([("architecture", model["architecture"])] if single else []),
+        languages,
         (
             "sizes",
-            f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, d_ff {model['d_ff']}, "
+            f"{layers} layers, d_model {model['d_model']}, d_ff {model['d_ff']}, "
             f"{model['n_heads']} heads, at most {model['max_positions']:,} tokens",
         ),
         ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
+        *([("mask", vocabulary["mask"])] if "mask" in vocabulary else []),
         *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),
         ("preset", facts["settings"]["preset"]),
         *((name.replace("_", " "), str(value)) for name, value in facts["info"].items()),

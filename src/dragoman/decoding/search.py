@@ -3,7 +3,6 @@
 Shapes:  B sentences of a batch
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from dragoman.decoding.mbr import expected_chrf
 from dragoman.decoding.options import SearchOptions, tokens_of
 from dragoman.decoding.phrases import ForbiddenPhrases, Prefix, Spelling
 from dragoman.decoding.rules import ForcedPrefix, MinimumLength, NoRepeatedNgram, RepetitionGuard, Rule
-from dragoman.decoding.sample import sample
+from dragoman.decoding.sample import sample, sample_keys
 from dragoman.decoding.step import StepModel
 from dragoman.decoding.trees import OnlyTrees, TreeVocabulary, fewest_tokens
 from dragoman.errors import DragomanError, UsageError
@@ -175,9 +174,7 @@ class Search:
 
     def _keys(self, text: Wanted) -> list[int]:
         """The streams of random numbers of a text's samples: a function of seed, text and sample, wherever the text stands."""
-        seed = 1 if self.options.seed is None else self.options.seed
-        names = (f"{seed} {number} {text.ids}" for number in range(self.options.drawn(self.n_best)))
-        return [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True) for name in names]
+        return sample_keys(text.ids, 1 if self.options.seed is None else self.options.seed, self.options.drawn(self.n_best))
 
     def _found(self, hypotheses: list[Hypothesis], place: int, text: Wanted, guard: RepetitionGuard) -> list[Found]:
         """The n best of what a search gave: of samples each once, by score or by what they have in common with the others."""

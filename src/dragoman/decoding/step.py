@@ -3,9 +3,11 @@
 Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows   D = d_model   V target vocabulary
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.model import Cache, Transformer
 
@@ -49,3 +51,16 @@ class TransformerStep(StepModel[Cache]):
     def reorder(self, state: Cache, rows: Tensor) -> Cache:
         """The cache of the given rows (B, K)."""
         return state.reorder(rows.flatten())
+
+
+@contextmanager
+def evaluation_mode(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Evaluation mode until the block ends; then the mode the models had, which a training loop still needs."""
+    before = [model for model in models if model.training]
+    for model in before:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model in before:
+            model.train()

@@ -2,8 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from dragoman.decoding.prepared import Precision, can_prepare, check_precision, 
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Engine, Found, Search, Wanted
 from dragoman.decoding.split import Piece, longest_taken, split_text
-from dragoman.decoding.step import StepModel
+from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
 from dragoman.errors import DragomanError, UsageError
 
@@ -153,7 +152,7 @@ class Translator:
             if prefix.strip() and not line:
                 _log.warning("%s: there is nothing to translate, so the prefix %r is left out", where, prefix)
             wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
-        with self._evaluating():
+        with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             found = iter(find([part for line in wanted for part in line], batch_tokens))
         translations = [
             self._translation([(next(found), part) for part in line], _terms(asked, options), alpha)
@@ -169,7 +168,7 @@ class Translator:
         Raises UsageError for an impossible ``alpha``, DragomanError when the counts differ or a pair is longer than the model takes.
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
-        with self._evaluating():
+        with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             others = [bundle.encoder_decoder for bundle in self.bundles[1:]]
             return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=others)
 
@@ -309,19 +308,6 @@ class Translator:
             utility=math.fsum(utilities) / len(utilities) if utilities else None,
             parts=tuple(part._replace(target=found.hypothesis.tokens) for found, part in parts),
         )
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Evaluation mode without gradients; afterwards the mode the models had, which a training loop still needs."""
-        before = [bundle.model for bundle in self.bundles if bundle.model.training]
-        for model in before:
-            model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            for model in before:
-                model.train()
 
 
 def _mark(parameter: Tensor) -> tuple[int, int]:
