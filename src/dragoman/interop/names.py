@@ -45,7 +45,7 @@ class Entry:
             weight = weight[0]
         if self.transposed:
             weight = weight.t()
-        parts = weight.split([shape[0] for shape in shapes])
+        parts = torch.split(weight, [shape[0] for shape in shapes])
         return [_to_pairs(part, heads).contiguous() for part, heads in zip(parts, self._heads(), strict=True)]
 
     def to_theirs(self, weights: Sequence[Tensor]) -> Tensor:
