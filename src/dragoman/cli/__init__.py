@@ -29,6 +29,7 @@ VERBS = {
     "average": "Average the last checkpoints of a run into one model.",
     "import": "A model of another program as one of Dragoman's, verified.",
     "export": "A model in another program's format, verified.",
+    "explain": "Look inside a model at work on one sentence: numbers, pictures, a walk through the paper.",
     "inspect": "Facts of a model or a run, and what looks wrong.",
     "presets": "The paper's models with their parameter counts.",
     "demo": "Everything once, on data made on the spot.",

@@ -97,9 +97,7 @@ def translate(
     """
     if quiet:
         hush()
-    if scores and (as_json or n_best > 1):
-        raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
-    _check_engine(engine, ensemble, prefix)
+    _check(context.params)
     alignment = _alignment_file(align, align_layer, as_json, tree=tree)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
     used = [model, *(ensemble or ()), *filter(None, [glossary])]
@@ -118,10 +116,15 @@ def _alignment_file(path: Path | None, layer: int | None, as_json: bool, *, tree
     return None if str(path) == "-" else path
 
 
-def _check_engine(engine: str, ensemble: Sequence[Path] | None, prefix: Path | None) -> None:
+def _check(asked: Mapping[str, Any]) -> None:
+    """UsageError for parameters of the command that do not go together."""
+    if asked["scores"] and (asked["as_json"] or asked["n_best"] > 1):
+        name = "--json" if asked["as_json"] else "--n-best"
+        raise UsageError(f"--scores: the output of {name} has the score anyway; leave --scores out")
+    engine = asked["engine"]
     if engine not in ("torch", "ctranslate2"):
         raise UsageError(f"--engine {engine}: unknown; give torch or ctranslate2")
-    if unable := [name for name, value in (("--ensemble", ensemble), ("--prefix", prefix)) if value and engine != "torch"]:
+    if unable := [f"--{name}" for name in ("ensemble", "prefix") if asked[name] and engine != "torch"]:
         raise UsageError(f"--engine {engine} cannot do {', '.join(unable)} as it is done here; leave that out, or --engine")
 
 

@@ -137,7 +137,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, without start and end tokens."""
-        return self.encode_batch([text])[0]
+        return self.encode_batch([text])[0]  # §5.1 ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without start and end tokens; DragomanError for a text with half a surrogate pair."""

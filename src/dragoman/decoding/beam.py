@@ -41,7 +41,7 @@ class Hypothesis:
 
 def length_penalty(n: int, alpha: float) -> float:
     """lp = ((5 + n) / 6)^α for n tokens, end token included (GNMT's, cited in 6.1); scores divide by it, so a larger α favours longer."""
-    return float(((5 + n) / 6) ** alpha)
+    return float(((5 + n) / 6) ** alpha)  # §6.1 penalty = ((5 + n) / 6)^α
 
 
 def check_alpha(alpha: float) -> None:
@@ -93,7 +93,7 @@ def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
     """The ``beam`` continuations of the highest log-probability, the best first; log_probs (B, K, V)."""
     # A continuation among the best of all is among the best of its own row.
     token_scores, tokens = largest(log_probs, min(beam, log_probs.size(2)))  # (B, K, k)
-    totals = (live.total[..., None] + token_scores).flatten(1)  # (B, K·k)
+    totals = (live.total[..., None] + token_scores).flatten(1)  # (B, K·k) §6.1 totals = log P so far + log p of the token
     total, place = totals.topk(min(beam, totals.size(1)))  # (B, K) with the new K
     return Chosen(total, token_scores.flatten(1).gather(1, place), place // tokens.size(2), tokens.flatten(1).gather(1, place))
 
@@ -217,7 +217,7 @@ def _finish(live: Live, finished: list[list[Hypothesis]], *, alpha: float, eos: 
     """Moves the hypotheses that have just ended to the finished ones, when they come among their sentence's n best."""
     n = live.tokens.size(2)
     n_best = live.best.size(1)
-    score = live.total / length_penalty(n, alpha)  # (B, K)
+    score = live.total / length_penalty(n, alpha)  # (B, K) §6.1 score = log P / penalty
     ended = live.tokens[..., -1] == eos  # (B, K)
     enters = ended & (score > live.best[:, -1:])  # (B, K)
     at_limit = (live.limit == n)[:, None].expand_as(enters)  # (B, K)

@@ -31,6 +31,9 @@ _COMPUTED = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32"}
 _ALMOST_NONE = 1e-6
 """CTranslate2's exponent of the length: with none at all it stops at the first hypothesis that ends ahead of all others."""
 
+_Output = tuple[tuple[int, ...], float]
+"""The ids of an output, its end with them, and their log-probability; no number where the end was not CTranslate2's own."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -177,7 +180,7 @@ class CTranslate2Engine:
 
     def _outputs(self, search: Search, texts: Sequence[Wanted], most: int, answers: Sequence[Any]) -> list[list[Found]]:
         """The outputs of texts with one limit; none for those that the search here must do."""
-        outputs: list[list[tuple[tuple[int, ...], float]]] = []
+        outputs: list[list[_Output]] = []
         for answer in answers:
             some = []
             for tokens, score in zip(answer.hypotheses, answer.scores, strict=True):
@@ -191,7 +194,7 @@ class CTranslate2Engine:
         scores = self._scores(texts, outputs, [bool(some) and not loop for some, loop in zip(outputs, loops, strict=True)], scored=scored)
         return [[] if loop else _ranked(search, some, rows, most) for some, rows, loop in zip(outputs, scores, loops, strict=True)]
 
-    def _unusable(self, search: Search, text: Wanted, outputs: Sequence[tuple[tuple[int, ...], float]]) -> bool:
+    def _unusable(self, search: Search, text: Wanted, outputs: Sequence[_Output]) -> bool:
         """Whether an output holds what may never come, or the guard against loops would have ended one before it ended by itself."""
         if any(self._never.intersection(ids) for ids, _ in outputs):
             return True
@@ -202,7 +205,7 @@ class CTranslate2Engine:
         return any(guard.ended(ids[:end], 0) for ids, _ in outputs for end in range(least + 1, len(ids) + 1))
 
     def _scores(
-        self, texts: Sequence[Wanted], outputs: Sequence[Sequence[tuple[tuple[int, ...], float]]], wanted: Sequence[bool], *, scored: bool
+        self, texts: Sequence[Wanted], outputs: Sequence[Sequence[_Output]], wanted: Sequence[bool], *, scored: bool
     ) -> list[list[tuple[float, ...]]]:
         """The log-probabilities of the tokens of each output, the end token's with them, where they are asked for or an end was forced."""
         sources: list[list[str]] = []
@@ -220,7 +223,7 @@ class CTranslate2Engine:
         return rows
 
 
-def _ranked(search: Search, outputs: Sequence[tuple[tuple[int, ...], float]], rows: Sequence[tuple[float, ...]], most: int) -> list[Found]:
+def _ranked(search: Search, outputs: Sequence[_Output], rows: Sequence[tuple[float, ...]], most: int) -> list[Found]:
     found = []
     for (ids, total), row in zip(outputs, rows, strict=True):
         log_probability = sum(row) if row else total

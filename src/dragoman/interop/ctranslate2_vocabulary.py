@@ -122,7 +122,8 @@ def read_vocabularies(folder: Path, *, single: bool, unknown: str, problems: lis
     if single or any((folder / f"shared_vocabulary.{kind}").is_file() for kind in ("json", "txt")):
         both = _read(folder, "vocabulary" if single else "shared_vocabulary", unknown, problems)
         return Vocabularies(both, both, single)
-    return Vocabularies(*(_read(folder, f"{side}_vocabulary", unknown, problems) for side in ("source", "target")))
+    source, target = (_read(folder, f"{side}_vocabulary", unknown, problems) for side in ("source", "target"))
+    return Vocabularies(source, target)
 
 
 def side_of(entries: Sequence[str], document: Mapping[str, Any], *, start: str, zero_start: bool, problems: list[str]) -> Side:

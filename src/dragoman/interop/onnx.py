@@ -157,7 +157,8 @@ class _NextToken(nn.Module):
 def _write(graph: Graph, path: Path, bundle: Bundle) -> None:
     device = bundle.model.output.weight.device
     inputs = tuple(value.to(device) for value in graph.inputs.values())
-    torch.onnx.register_custom_op_symbolic("aten::rms_norm", _rms_norm, OPSET)
+    custom: Any = torch.onnx  # which does not list these two among its exports
+    custom.register_custom_op_symbolic("aten::rms_norm", _rms_norm, OPSET)
     try:
         with _quiet(), torch.inference_mode():
             # By tracing: torch's newer way takes many times as long, and both give the same numbers.
@@ -169,7 +170,7 @@ def _write(graph: Graph, path: Path, bundle: Bundle) -> None:
         reason = " ".join(str(error).split())[:300]
         raise DragomanError(f"this model cannot be written as ONNX ({reason}); export it another way") from error
     finally:
-        torch.onnx.unregister_custom_op_symbolic("aten::rms_norm", OPSET)
+        custom.unregister_custom_op_symbolic("aten::rms_norm", OPSET)
 
 
 def _rms_norm(graph: Any, x: Any, shape: Any, weight: Any, epsilon: Any) -> Any:

@@ -36,14 +36,14 @@ def scaled_dot_product_attention(
     query (B, H, Tq, K); key (B, H, Tk, K); value (B, H, Tk, V); mask broadcastable to (B, H, Tq, Tk); dropout acts on the weights.
     A query that may attend to nothing gets zeros, with finite gradients. Returns the output (B, H, Tq, V) and the weights (B, H, Tq, Tk).
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (B, H, Tq, Tk)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))  # (B, H, Tq, Tk) §(1) scores = Q Kᵀ / √d_k
     if mask is None:
-        weights = scores.softmax(-1)
+        weights = scores.softmax(-1)  # §(1) weights = softmax(scores)
     else:
-        blocked = ~as_boolean(mask)
+        blocked = ~as_boolean(mask)  # §3.2.3 blocked = where a query may not attend
         # The lowest finite number stands for the paper's -∞: a row of -∞ alone would be not a number.
-        weights = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(blocked, 0.0)
-    return F.dropout(weights, dropout) @ value, weights  # (B, H, Tq, V)
+        weights = scores.masked_fill(blocked, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(blocked, 0.0)  # §(1) weights
+    return F.dropout(weights, dropout) @ value, weights  # (B, H, Tq, V) §(1) heads = weights V
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -155,14 +155,14 @@ class MultiHeadAttention(nn.Module):
     def keys_values(self, key: Tensor, value: Tensor) -> KeysValues:
         """The projected heads of key and value (B, Tk, D): (B, G, Tk, K) and (B, G, Tk, V)."""
         if key is value:
-            keys, values = linear_together(key, self.w_k, self.w_v, narrow=True)  # (B, Tk, G·K)
+            keys, values = linear_together(key, self.w_k, self.w_v, narrow=True)  # (B, Tk, G·K) §3.2.2 keys, values
         else:
             keys, values = self.w_k(key), self.w_v(value)
         return self._keys_values(keys, values)
 
     def attend(self, query: Tensor, keys_values: KeysValues, mask: Tensor | None = None) -> Tensor:
         """Attention of query (B, Tq, D) over projected keys and values; returns (B, Tq, D)."""
-        (queries,) = linear_together(query, self.w_q, narrow=True)  # (B, Tq, H·K)
+        (queries,) = linear_together(query, self.w_q, narrow=True)  # (B, Tq, H·K) §3.2.2 queries = Q W^Q
         return self._attend(queries, keys_values, mask)
 
     def attend_to_itself(
@@ -175,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         start: int | Tensor = 0 if past is None else past.key.size(2)
         if padding is not None:
             start = start - padding
-        queries, keys, values = linear_together(x, self.w_q, self.w_k, self.w_v, narrow=True)  # (B, Tq, H·K)
+        queries, keys, values = linear_together(x, self.w_q, self.w_k, self.w_v, narrow=True)  # (B, Tq, H·K) §3.2.2 queries, keys, values
         newer = self._keys_values(keys, values, start=start)
         seen = newer if past is None else past.append(newer)
         return self._attend(queries, seen, mask, start=start), seen
@@ -189,8 +189,8 @@ class MultiHeadAttention(nn.Module):
         if self.kv_heads != self.n_heads:
             key, value = (heads.repeat_interleave(self.n_heads // self.kv_heads, 1) for heads in keys_values)  # (B, H, Tk, K)
         heads: Attended = self.attention(queries, key, value, mask)
-        concatenated = heads.output.transpose(1, 2).flatten(2)  # (B, Tq, H·V)
-        projected: Tensor = self.w_concat(concatenated)  # (B, Tq, D)
+        concatenated = heads.output.transpose(1, 2).flatten(2)  # (B, Tq, H·V) §3.2.2 concatenated = Concat(head_1 … head_h)
+        projected: Tensor = self.w_concat(concatenated)  # (B, Tq, D) §3.2.2 projected = concatenated W^O
         return projected
 
     def _placed(self, heads: Tensor, norm: nn.Module | None, start: int | Tensor) -> Tensor:

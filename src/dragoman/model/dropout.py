@@ -27,7 +27,7 @@ class FastDropout(nn.Module):
             return F.dropout(x, self.p)
         dropped = min(round(self.p * 65536), 65535)
         keep = _random_words(x.numel()).view(x.shape).ge_(dropped - 32768).to(x.dtype)  # ones and zeros
-        return x * keep.mul_(65536 / (65536 - dropped))
+        return x * keep.mul_(65536 / (65536 - dropped))  # §5.4 dropped = x ⊙ kept / (1 - P_drop)
 
     def extra_repr(self) -> str:
         """For print(model)."""

@@ -33,12 +33,12 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens (B, T) of ids; returns (B, T, D)."""
-        embedded = F.embedding(tokens, self.weight)
-        return embedded if self.scale == 1 else embedded * self.scale
+        embedded = F.embedding(tokens, self.weight)  # §3.4 rows = E[token]
+        return embedded if self.scale == 1 else embedded * self.scale  # §3.4 embedded = E[token] · √d_model
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (…, D) against every row of the matrix; returns (…, V)."""
-        return F.linear(hidden, self.weight)
+        return F.linear(hidden, self.weight)  # §3.4 logits = x Eᵀ
 
 
 def sinusoids(length: int, d_model: int, *, concatenated: bool = False, base: float = 10_000) -> Tensor:
@@ -52,9 +52,9 @@ def sinusoids(length: int, d_model: int, *, concatenated: bool = False, base: fl
         raise ValueError(f"d_model={d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
     position = torch.arange(length, dtype=torch.float64, device="cpu")[:, None]  # (T, 1)
     exponent = torch.arange(0, d_model, 2, dtype=torch.float64, device="cpu") / d_model  # (D/2)
-    angles = position / base**exponent  # (T, D/2)
+    angles = position / base**exponent  # (T, D/2) §3.5 angles = pos / 10000^(2i/d_model)
     pairs = torch.stack((angles.sin(), angles.cos()), dim=1 if concatenated else 2)  # (T, 2, D/2) or (T, D/2, 2)
-    return pairs.flatten(1).float()  # (T, D)
+    return pairs.flatten(1).float()  # (T, D) §3.5 encoding = sin, cos of the angles
 
 
 class PositionalEncoding(nn.Module):
@@ -71,7 +71,7 @@ class PositionalEncoding(nn.Module):
 
         Raises ValueError beyond the last position of the table.
         """
-        return x + _positions(self.pe[0], start, x.size(1))
+        return x + _positions(self.pe[0], start, x.size(1))  # §3.5 summed = x + PE
 
 
 class LearnedPositions(nn.Module):
@@ -87,7 +87,7 @@ class LearnedPositions(nn.Module):
 
         Raises ValueError beyond the last position of the table.
         """
-        return x + _positions(cast(Tensor, self.weight), start, x.size(1))
+        return x + _positions(cast(Tensor, self.weight), start, x.size(1))  # §3.5 summed = x + learned positions
 
 
 class NoPositions(nn.Module):
@@ -123,7 +123,7 @@ class RotaryPositions(nn.Module):
         sine, cosine = table[..., 0::2], table[..., 1::2]  # (…, T, K/2)
         pairs = heads.to(torch.promote_types(heads.dtype, torch.float32)).reshape(*heads.shape[:-1], -1, 2)  # (B, H, T, K/2, 2)
         even, odd = pairs.unbind(-1)  # (B, H, T, K/2)
-        turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)  # (B, H, T, K/2, 2)
+        turned = torch.stack((even * cosine - odd * sine, even * sine + odd * cosine), -1)  # (B, H, T, K/2, 2) §3.5 turned = rotated pairs
         return turned.flatten(-2).to(heads.dtype)  # (B, H, T, K)
 
 

@@ -33,7 +33,7 @@ class FeedForward(nn.Sequential):
         first, inner, second = self
         if isinstance(inner, nn.ReLU) and first.bias is not None and products_are_narrow(x) and unwatched(first, second):
             return relu_feed_forward(x, cast(Linear, first), cast(Linear, second))
-        output: Tensor = second(inner(first(x)))
+        output: Tensor = second(inner(first(x)))  # §(2) inner, output = max(0, x W_1 + b_1), inner W_2 + b_2
         return output
 
 
@@ -53,8 +53,8 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, D); returns (B, T, D)."""
         gate, values = linear_together(x, self.w_gate, self.w_in)  # (B, T, F)
-        inner = F.silu(gate) * values  # (B, T, F)
-        output: Tensor = self.w_out(self.dropout(inner))  # (B, T, D)
+        inner = F.silu(gate) * values  # (B, T, F) §(2) inner = swish(x W_g + b_g) ⊙ (x W_1 + b_1)
+        output: Tensor = self.w_out(self.dropout(inner))  # (B, T, D) §(2) output = inner W_2 + b_2
         return output
 
 
@@ -68,13 +68,13 @@ class Residual(Protocol):
 
 def residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
     """LayerNorm(x + Dropout(Sublayer(x))), the paper's order (3.1, 5.4)."""
-    normed: Tensor = norm(x + dropout(sublayer(x)))
+    normed: Tensor = norm(x + dropout(sublayer(x)))  # §3.1 summed, normed = x + Sublayer(x), LayerNorm(summed)
     return normed
 
 
 def pre_norm_residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
     """x + Dropout(Sublayer(LayerNorm(x))), a named departure."""
-    summed: Tensor = x + dropout(sublayer(norm(x)))
+    summed: Tensor = x + dropout(sublayer(norm(x)))  # §3.1 summed = x + Sublayer(LayerNorm(x))
     return summed
 
 
@@ -82,7 +82,7 @@ def deepnorm_residual(alpha: float) -> Residual:
     """LayerNorm(α · x + Dropout(Sublayer(x))), a named departure (DeepNorm)."""
 
     def weighed(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
-        normed: Tensor = norm(alpha * x + dropout(sublayer(x)))
+        normed: Tensor = norm(alpha * x + dropout(sublayer(x)))  # §3.1 summed, normed = α · x + Sublayer(x), LayerNorm(summed)
         return normed
 
     return weighed

@@ -13,7 +13,7 @@ def causal_mask(length: int, *, past: int = 0, device: torch.device | None = Non
 
     Returns (length, past + length).
     """
-    return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
+    return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)  # §3.2.3 causal = nothing later
 
 
 def padding_mask(source_mask: Tensor) -> Tensor:

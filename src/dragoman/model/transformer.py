@@ -230,7 +230,7 @@ Model = Transformer | LanguageModel | MaskedLanguageModel
 
 def _logits(hidden: Tensor, output: Embedding, bias: Tensor | None) -> Tensor:
     logits = output.logits(hidden)
-    return logits if bias is None else logits + bias
+    return logits if bias is None else logits + bias  # §3.4 biased = x Eᵀ + b
 
 
 def _attention_mask(source_mask: Tensor | None) -> Tensor | None:

@@ -25,7 +25,7 @@ def smoothed_cross_entropy(logits: Tensor, target: Tensor, *, epsilon: float) ->
 
     logits (N, V), target (N,). Its least value for one token is the entropy of q.
     """
-    return F.cross_entropy(logits, target, label_smoothing=epsilon, reduction="sum")
+    return F.cross_entropy(logits, target, label_smoothing=epsilon, reduction="sum")  # §5.4 loss = Σ -log p · q
 
 
 def output_loss(
@@ -119,7 +119,7 @@ class _OutputLoss(torch.autograd.Function):
         if wants_gradient:
             grad_matrix -= epsilon / len(matrix) * sum_hidden
             ctx.save_for_backward(grad_hidden, grad_matrix)
-        smoothed = likelihood + epsilon * (gold_logits - sum_hidden @ mean_row)
+        smoothed = likelihood + epsilon * (gold_logits - sum_hidden @ mean_row)  # §5.4 smoothed = the same, as it is trained
         ctx.mark_non_differentiable(likelihood, correct)
         return smoothed, likelihood, correct
 

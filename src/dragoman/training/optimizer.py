@@ -18,7 +18,7 @@ def build_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.O
     """
     check_optimizer(training.optimizer)
     if training.optimizer == "adam":
-        return torch.optim.Adam(
+        return torch.optim.Adam(  # §5.3 adam = β₁, β₂, ε
             model.parameters(), lr=0.0, betas=(training.adam_beta1, training.adam_beta2), eps=training.adam_epsilon, fused=True
         )
     if training.optimizer == "adamw":

@@ -8,7 +8,7 @@ from dragoman.config import TrainingConfig
 
 def paper_rate(step: int, *, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
     """factor · d_model^-½ · min(step^-½, step · warmup_steps^-1.5), equation (3)."""
-    return float(factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
+    return float(factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))  # §(3) rate
 
 
 def inverse_sqrt_rate(step: int, *, peak: float, warmup_steps: int) -> float:
