@@ -116,8 +116,8 @@ class FillMaskPipeline:
 
     def _record(self, filling: Filling, *, single: bool) -> dict[str, Any]:
         tokenizer = self.bundle.source_tokenizer
-        # With several masks all special tokens are shown, as there.
-        sequence = filling.sentence if single else tokenizer.backend.decode(filling.ids, skip_special_tokens=False)
+        # With several masks all special tokens are shown, as there; with one, none.
+        sequence = tokenizer.decode(filling.ids) if single else tokenizer.backend.decode(filling.ids, skip_special_tokens=False)
         return {"score": filling.probability, "token": filling.token, "token_str": filling.text, "sequence": sequence}
 
 

@@ -31,6 +31,8 @@ VERBS = {
     "export": "A model in another program's format, verified.",
     "explain": "Look inside a model at work on one sentence: numbers, pictures, a walk through the paper.",
     "inspect": "Facts of a model or a run, and what looks wrong.",
+    "serve": "Serve models over HTTP, for LibreTranslate's clients and others.",
+    "keys": "Keys of a server: add, list, remove.",
     "presets": "The paper's models with their parameter counts.",
     "demo": "Everything once, on data made on the spot.",
 }

@@ -141,7 +141,8 @@ def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16
     for number, row in enumerate(rows):
         total = math.fsum(scores[number])
         if not math.isfinite(total):
-            raise DragomanError(f"line {first_line + number} has log-probability {total}: damaged weights; use another copy of the model")
+            where = f"{place}, line {first_line + number}" if place else f"line {first_line + number}"
+            raise DragomanError(f"{where} has log-probability {total}: damaged weights; use another copy of the model")
         found.append(Scored(tuple(map(tokenizer.token, row[1:-1])), tuple(scores[number]), total, total))
     return found
 

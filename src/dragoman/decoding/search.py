@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
-from dragoman.decoding.beam import Choose, Hypothesis, beam_search, most_probable
+from dragoman.decoding.beam import Choose, Hypothesis, Watch, beam_search, most_probable
 from dragoman.decoding.constraints import Phrase, RequiredPhrases
 from dragoman.decoding.diverse import in_groups
 from dragoman.decoding.glossary import Term
@@ -63,6 +63,7 @@ class Search:
     max_length: int | str | None
     options: SearchOptions
     spelling: Callable[[], Spelling]
+    watch: Watch | None = None
 
     def __call__(self, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order. A batch has at most ``batch_tokens`` source tokens, once for each hypothesis."""
@@ -127,7 +128,8 @@ class Search:
             common |= {name: value for name in ("temperature", "top_k", "top_p") if (value := getattr(options, name)) is not None}
             outputs = sample(self.model, source, source_mask, keys=[self._keys(text) for text in texts], **common)
         else:
-            outputs = beam_search(self.model, source, source_mask, beam=width, n_best=self.n_best, choose=self._choice(texts), **common)
+            common |= {"n_best": self.n_best, "choose": self._choice(texts), "watch": self.watch}
+            outputs = beam_search(self.model, source, source_mask, beam=width, **common)
         return [self._found(hypotheses, place, text, guard) for place, (hypotheses, text) in enumerate(zip(outputs, texts, strict=True))]
 
     def _only_trees(self, texts: Sequence[Wanted], most: Sequence[int]) -> list[Rule]:
