@@ -94,7 +94,7 @@ def read_huggingface(folder: Path) -> Imported:
     if problems:
         raise DragomanError(f"{folder}: cannot import this model: {problems[0]}; use the tokenizer's files that belong to the weights")
     single = settings.model.get("architecture", "encoder-decoder") != "encoder-decoder"
-    data: dict[str, Any] = {"tokenizer": "foreign", "vocabulary_size": len(source), "joint_vocabulary": source is target}
+    data: dict[str, Any] = {"tokenizer": "foreign", "vocabulary_size": len(source), "joint_vocabulary": settings.model.get("tie", "all") == "all"}
     languages = ("", "") if single else _languages(folder)
     data |= {"source": languages[0], "target": languages[1], "max_length": settings.model["max_positions"]}
     changes = {"model": settings.model | {"pad": target.pad}, "data": data, "decoding": settings.decoding}
