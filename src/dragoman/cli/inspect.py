@@ -46,6 +46,7 @@ def _is_run(path: Path) -> bool:
 
 def _model_facts(path: Path) -> dict[str, Any]:
     from dragoman.bundle import load_bundle, resolve_model
+    from dragoman.explain.cost import cost_facts
 
     folder = resolve_model(path)
     bundle = load_bundle(folder)
@@ -60,6 +61,7 @@ def _model_facts(path: Path) -> dict[str, Any]:
         "languages": {"source": data.source, "target": data.target},
         "parameters": sum(weight.numel() for weight in bundle.model.parameters()),
         "weight_types": _weight_types(folder),
+        "cost": cost_facts(bundle.config.model),
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "vocabulary": {
             "tokenizer": bundle.source_tokenizer.kind,
@@ -218,28 +220,23 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from dragoman.config import ModelConfig
     from dragoman.data.tokenizer import tag_text
+    from dragoman.explain.cost import cost_lines
+    from dragoman.presets import describe_sizes
 
-    model, vocabulary = facts["settings"]["model"], facts["vocabulary"]
+    sizes, vocabulary = ModelConfig(**facts["settings"]["model"]), facts["vocabulary"]
     joint, separate = f"{vocabulary['source']:,} entries", f"{vocabulary['source']:,} source and {vocabulary['target']:,} target entries"
     languages = ("languages", f"{facts['languages']['source'] or '?'} to {facts['languages']['target'] or '?'}")
-    if single := model["architecture"] != "encoder-decoder":
+    if sizes.single:
         languages = ("language", facts["languages"]["source"] or "?")
-    layers = {
-        "encoder-decoder": f"{model['encoder_layers']} + {model['decoder_layers']}",
-        "decoder-only": model["decoder_layers"],
-        "encoder-only": model["encoder_layers"],
-    }[model["architecture"]]
     return [
         ("model", facts["path"]),
-        *([("architecture", model["architecture"])] if single else []),
+        *([] if sizes.architecture == "encoder-decoder" else [("architecture", sizes.architecture)]),
         languages,
-        (
-            "sizes",
-            f"{layers} layers, d_model {model['d_model']}, d_ff {model['d_ff']}, "
-            f"{model['n_heads']} heads, at most {model['max_positions']:,} tokens",
-        ),
+        ("sizes", f"{describe_sizes(sizes)}, at most {sizes.max_positions:,} tokens"),
         ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
+        *cost_lines(sizes),
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
         *([("mask", vocabulary["mask"])] if "mask" in vocabulary else []),
         *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),

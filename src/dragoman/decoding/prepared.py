@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dragoman.decoding.step import StepModel, TransformerStep
 from dragoman.errors import DragomanError, UsageError
-from dragoman.model import Transformer
+from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import FusedAttention, MultiHeadAttention
 from dragoman.model.embedding import Embedding
 from dragoman.model.layers import DecoderLayer
@@ -238,26 +238,28 @@ def check_products(precision: str, device: torch.device) -> None:
         raise UsageError(f"precision='int8' is for a CPU and the model is on {device.type}; choose 'bf16' or 'fp32'")
 
 
-def check_precision(precision: str, models: Sequence[Transformer]) -> None:
+def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
     """Raise UsageError for a precision that there is not, or that the models cannot be prepared for, saying why."""
     check_products(precision, models[0].output.weight.device)
     if precision != "fp32" and not all(map(can_prepare, models)):
         raise UsageError(
-            f"precision={precision!r} is for models without rotary positions, QK-norm and fewer heads of keys and values, whose layers "
-            "nobody watches; choose 'fp32'"
+            f"precision={precision!r} is for Transformers without rotary positions, QK-norm and fewer heads of keys and values, whose "
+            "layers nobody watches; choose 'fp32'"
         )
 
 
-def step_of(model: Transformer, *, precision: Precision = "fp32") -> PreparedStep | TransformerStep:
+def step_of(model: EncoderDecoder, *, precision: Precision = "fp32") -> PreparedStep | TransformerStep:
     """The fastest step model for a model: prepared where it `can_prepare`. Raises UsageError as `check_precision` does."""
     if can_prepare(model):
-        return PreparedStep(model, precision=precision)
+        return PreparedStep(cast(Transformer, model), precision=precision)
     check_precision(precision, [model])
     return TransformerStep(model)
 
 
-def can_prepare(model: Transformer) -> bool:
+def can_prepare(model: EncoderDecoder) -> bool:
     """Whether a model's decoder is of the kind that `PreparedStep` computes, and nobody watches any layer, which a copy would not show."""
+    if not isinstance(model, Transformer):
+        return False
     watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
     return not watched and all(isinstance(each, MultiHeadAttention) and _plain(each) for each in heads)

@@ -16,7 +16,7 @@ from dragoman.decoding.beam import check_alpha, length_penalty
 from dragoman.decoding.ensemble import mean_log_prob
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError
-from dragoman.model import Transformer
+from dragoman.model import EncoderDecoder
 
 _POSITIONS_AT_ONCE = 1024
 
@@ -84,7 +84,7 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_input: Tensor, target_output: Tensor) -> Tensor:
+def score_pairs(model: EncoderDecoder, source: Tensor, source_mask: Tensor, target_input: Tensor, target_output: Tensor) -> Tensor:
     """log P(target_output[t] | source, target_input[0 … t]), float32 (B, T).
 
     source (B, S) and its mask, True at tokens; target_input (B, T) begins with the start token; target_output (B, T) ends with the end.
@@ -107,7 +107,7 @@ def score_texts(
     *,
     alpha: float,
     batch_tokens: int,
-    ensemble: Sequence[Transformer] = (),
+    ensemble: Sequence[EncoderDecoder] = (),
 ) -> list[Scored]:
     """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
 

@@ -5,11 +5,11 @@ Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from dragoman.model import Cache, Transformer
+from dragoman.model import EncoderDecoder
 
 State = TypeVar("State")
 
@@ -33,22 +33,22 @@ class StepModel(Protocol[State]):
         ...
 
 
-class TransformerStep(StepModel[Cache]):
-    """A `Transformer` as a `StepModel`: each step computes one position and looks the earlier ones up in the cache."""
+class TransformerStep(StepModel[Any]):
+    """A `Transformer`, or another `EncoderDecoder`, as a `StepModel`: each step computes one position, the cache has the earlier ones."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: EncoderDecoder) -> None:
         self.model = model
 
-    def start(self, source: Tensor, source_mask: Tensor) -> Cache:
+    def start(self, source: Tensor, source_mask: Tensor) -> Any:
         """The encoder's output, projected once for every decoder layer."""
         return self.model.start(self.model.encode(source, source_mask), source_mask)
 
-    def next(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+    def next(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the cache with it."""
         hidden, state = self.model.step(tokens[:, None], state)  # (N, 1, D)
         return self.model.project(hidden[:, 0]).float().log_softmax(-1), state  # (N, V)
 
-    def reorder(self, state: Cache, rows: Tensor) -> Cache:
+    def reorder(self, state: Any, rows: Tensor) -> Any:
         """The cache of the given rows (B, K)."""
         return state.reorder(rows.flatten())
 

@@ -34,7 +34,7 @@ class Place:
 
 
 def _pairs(folder: Path, config: Config) -> dict[tuple[str, str], str]:
-    if config.model.architecture != "encoder-decoder":
+    if config.model.single:
         raise DragomanError(f"{folder}: the model is {config.model.architecture}, and a server translates; give an encoder-decoder model")
     source, target = normal_code(config.data.source), normal_code(config.data.target)
     tags = load_tokenizers(folder)[0].tags
