@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import ModelConfig
+from dragoman.explain.cost import SUSTAINED_TFLOPS, operations_of_pair, paper_flops, total_operations
 from dragoman.presets import count_parameters, resolve_config
 
 HERE = Path(__file__).resolve().parent
@@ -22,8 +22,6 @@ PEAKS = {"A100": 312.0, "H100": 989.0}
 """TFLOP/s of dense products in bfloat16, from the data sheets of the A100 (80 GB SXM) and the H100 (SXM)."""
 PAPER = {"base": 12.0, "big": 84.0}
 """Hours that the paper's 100,000 and 300,000 steps took on 8 P100 (5.2: 3.5 days are 84 hours)."""
-P100 = 9.5
-"""TFLOP/s that the paper counts for a P100 in float32 (6.1)."""
 PAIRS, DEVICES = 4_500_000, (1, 8, 64)
 
 
@@ -42,33 +40,9 @@ def main() -> None:
     ]))  # fmt: skip
 
 
-def weights_met(model: ModelConfig) -> tuple[int, int]:
-    """Weights of the matrices that each source token and each target token is multiplied with; keys and values of the memory are the
-    source's, the output matrix is the target's."""
-    query, key = model.n_heads * model.key_width, model.key_value_heads * model.key_width
-    value, concatenated = model.key_value_heads * model.value_width, model.n_heads * model.value_width
-    feed_forward = (3 if model.activation == "swiglu" else 2) * model.d_ff
-    memory = model.decoder_layers * (key + value)
-    encoder = model.encoder_layers * (query + key + value + concatenated + feed_forward)
-    decoder = model.decoder_layers * (query + key + value + concatenated + query + concatenated + feed_forward)
-    return model.d_model * (encoder + memory), model.d_model * (decoder + model.target_vocabulary)
-
-
-def operations_of_pair(model: ModelConfig, length: float) -> tuple[float, float]:
-    """Of a training step, for one pair of sentences of so many tokens: of the weights, and of attention itself.
-
-    Two for each weight and token forward, twice that backward; the same for each query, key and number of a head's width, and value.
-    """
-    source, target = weights_met(model)
-    heads = model.n_heads * (model.key_width + model.value_width)
-    return 6 * length * (source + target), 6 * length * length * heads * (model.encoder_layers + 2 * model.decoder_layers)
-
-
-def total_operations(name: str, length: float) -> float:
-    """Of the whole training."""
-    config = resolve_config(name)
-    pairs = config.training.max_steps * config.training.batch_budget / length
-    return pairs * sum(operations_of_pair(config.model, length))
+def whole(name: str, length: float) -> float:
+    """Operations of the whole training of a preset."""
+    return total_operations(resolve_config(name), length)
 
 
 def work_table(length: float) -> str:
@@ -78,8 +52,8 @@ def work_table(length: float) -> str:
         config = resolve_config(name)
         tokens = config.training.max_steps * config.training.batch_budget
         products, attention = operations_of_pair(config.model, length)
-        total = total_operations(name, length)
-        reached = total / (PAPER[name] * 3600 * 8 * P100 * 1e12)
+        total = whole(name, length)
+        reached = total / paper_flops(hours=PAPER[name], gpus=8, tflops=SUSTAINED_TFLOPS["P100"])
         rows.append([
             name, f"{count_parameters(config.model) / 1e6:.1f} M", f"{config.training.max_steps:,}", f"{2 * tokens / 1e9:.1f} · 10⁹",
             f"{tokens / (PAIRS * length):.1f}", f"{attention / (products + attention):.1%}", f"{total:.2g}", f"{reached:.0%}",
@@ -102,7 +76,7 @@ def hours_table(peaks: dict[str, float], shares: Sequence[float], length: float)
     rows = [
         [
             f"{name}, {devices} × {gpu}",
-            *(readable_hours(total_operations(name, length) / (devices * peak * 1e12 * share)) for share in shares),
+            *(readable_hours(whole(name, length) / (devices * peak * 1e12 * share)) for share in shares),
         ]
         for name in MODELS
         for gpu, peak in peaks.items()
@@ -119,7 +93,7 @@ def update_table(peaks: dict[str, float], shares: Sequence[float], length: float
         gradients = 4 * count_parameters(config.model)
         for gpu, peak in peaks.items():
             for devices in DEVICES:
-                seconds = total_operations(name, length) / config.training.max_steps / (devices * peak * 1e12 * share)
+                seconds = whole(name, length) / config.training.max_steps / (devices * peak * 1e12 * share)
                 moved = 2 * gradients * (devices - 1) / devices
                 rows.append([
                     f"{name}, {devices} × {gpu}", f"{2 * config.training.batch_budget / devices:,.0f}", f"{1000 * seconds:.3g} ms",

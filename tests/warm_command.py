@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 MODULES = ("training.run", "training.trainer", "training.report", "decoding.translate", "evaluation.evaluate")
 CLIENT = """\
@@ -77,6 +78,7 @@ def _answer(connection: socket.socket, call: bytes, streams: Sequence[int]) -> N
             os.dup2(stream, number)
             os.close(stream)
         sys.stdin, sys.stdout, sys.stderr = (open(number, mode, encoding="utf-8") for number, mode in enumerate("rww"))  # noqa: SIM115
+        Thread(target=_end_with, args=(connection,), daemon=True).start()
         folder, arguments = json.loads(call)
         os.chdir(folder)
         sys.argv = ["dragoman", *arguments]
@@ -88,6 +90,12 @@ def _answer(connection: socket.socket, call: bytes, streams: Sequence[int]) -> N
     finally:
         connection.send(bytes([status]))
         os._exit(0)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """A caller that is killed takes its command along, as it would be the command itself."""
+    if not connection.recv(1):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,24 @@ if TYPE_CHECKING:
     from dragoman.bundle import Bundle, load_bundle
     from dragoman.config import Config, ModelConfig
     from dragoman.data.tokenizer import Tokenizer
+    from dragoman.decoding.generate import Continuation, Generator
+    from dragoman.decoding.generation_options import GenerationOptions
     from dragoman.decoding.options import SearchOptions
     from dragoman.decoding.translate import Translation, Translator
     from dragoman.errors import DragomanError, UsageError
     from dragoman.model.build import build_model
     from dragoman.model.transformer import Transformer
+    from dragoman.pipelines import pipeline
 
     __version__: str
 
 __all__ = [
     "Bundle",
     "Config",
+    "Continuation",
     "DragomanError",
+    "GenerationOptions",
+    "Generator",
     "ModelConfig",
     "SearchOptions",
     "Tokenizer",
@@ -35,12 +41,16 @@ __all__ = [
     "build_model",
     "load",
     "load_bundle",
+    "pipeline",
 ]
 
 _HOMES = {
     "Bundle": "dragoman.bundle",
     "Config": "dragoman.config",
+    "Continuation": "dragoman.decoding.generate",
     "DragomanError": "dragoman.errors",
+    "GenerationOptions": "dragoman.decoding.generation_options",
+    "Generator": "dragoman.decoding.generate",
     "ModelConfig": "dragoman.config",
     "SearchOptions": "dragoman.decoding.options",
     "Tokenizer": "dragoman.data.tokenizer",
@@ -50,6 +60,7 @@ _HOMES = {
     "UsageError": "dragoman.errors",
     "build_model": "dragoman.model.build",
     "load_bundle": "dragoman.bundle",
+    "pipeline": "dragoman.pipelines",
 }
 
 

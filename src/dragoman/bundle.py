@@ -23,18 +23,21 @@ from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder, require_new, write_file
 from dragoman.model.build import build_model
-from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model, Transformer
-from dragoman.presets import count_parameters
+from dragoman.model.encoder_decoder import EncoderDecoder
+from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
+from dragoman.presets import count_parameters, describe_sizes
 
 FORMAT_VERSION = 1
 """Written into config.json; a bundle of a higher number comes from a newer Dragoman and is refused."""
 
 _ARCHITECTURE = "transformer"
-_Kind = TypeVar("_Kind", Transformer, LanguageModel, MaskedLanguageModel)
+_Kind = TypeVar("_Kind", EncoderDecoder, LanguageModel, MaskedLanguageModel)
 _VERBS_OF: dict[Architecture, str] = {
     "encoder-decoder": "dragoman translate",
     "decoder-only": "dragoman generate",
     "encoder-only": "dragoman fill or dragoman embed",
+    "recurrent": "dragoman translate",
+    "convolutional": "dragoman translate",
 }
 
 _log = logging.getLogger("dragoman")
@@ -55,9 +58,9 @@ class Bundle:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def encoder_decoder(self) -> Transformer:
+    def encoder_decoder(self) -> EncoderDecoder:
         """The model of two sequences; DragomanError for one of another kind."""
-        return self._of_kind(Transformer, "translates")
+        return self._of_kind(EncoderDecoder, "translates")
 
     @property
     def language_model(self) -> LanguageModel:
@@ -133,16 +136,11 @@ def load_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 def _card(bundle: Bundle) -> str:
     data, model = bundle.config.data, bundle.config.model
     tags = " ".join(map(tag_text, bundle.source_tokenizer.tags))
-    layers = {
-        "encoder-decoder": f"{model.encoder_layers} + {model.decoder_layers}",
-        "decoder-only": str(model.decoder_layers),
-        "encoder-only": str(model.encoder_layers),
-    }[model.architecture]
     languages = {"Language": data.source} if model.single else {"Languages": f"{data.source or 'source'} to {data.target or 'target'}"}
     entries = "" if model.single else f"{model.source_vocabulary:,} source and "
     facts = {
         **languages,
-        "Model": f"{model.architecture} Transformer, {layers} layers, d_model {model.d_model}, d_ff {model.d_ff}, {model.n_heads} heads, "
+        "Model": f"{model.architecture} {'encoder-decoder' if model.older else 'Transformer'}, {describe_sizes(model)}, "
         f"{count_parameters(model):,} parameters",
         "Vocabulary": f"{entries}{model.target_vocabulary:,}{'' if model.single else ' target'} entries ({data.tokenizer})",
         **({"Language tags": f"{tags}; each line to translate begins with one"} if tags else {}),

@@ -37,6 +37,23 @@ _LAPTOP_TRAINING = {
     "log_every": 20,
 }
 
+
+def _older(name: str, summary: str, learning_rate: float, **model: Any) -> Preset:
+    training = {**_LAPTOP_TRAINING, "batch_tokens": 2048, "warmup_steps": 600, "learning_rate": learning_rate, "max_steps": 20_000}
+    changes = {"model": {"dropout": 0.3, **model}, "data": {"vocabulary_size": 4000}, "training": {**training, "clip_norm": 1.0}}
+    return Preset(name, summary, changes)
+
+
+_RECURRENT = {"architecture": "recurrent", "encoder_layers": 2, "decoder_layers": 2, "scale_embedding": False}
+_OLDER = (
+    _older("recurrent", "What the paper replaced: LSTMs with attention.", 2e-3, **_RECURRENT, d_model=176),
+    _older("recurrent-gru", "The same with GRUs.", 2e-3, **_RECURRENT, d_model=192, cell="gru"),
+    _older(
+        "convolutional", "What the paper replaced: gated convolutions with attention in each layer.", 2e-3,
+        architecture="convolutional", encoder_layers=4, decoder_layers=4, d_model=128, positions="learned", scale_embedding=False,
+    ),
+)  # fmt: skip
+
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -87,6 +104,7 @@ PRESETS: dict[str, Preset] = {
                 "training": {**_LAPTOP_TRAINING, "batch_tokens": 4096, "warmup_steps": 2000, "learning_rate": 2e-3, "max_steps": 50_000},
             },
         ),
+        *_OLDER,
         Preset(
             "parsing",
             "Section 6.3: 4 + 4 layers of width 1024 that turn words into trees, for a treebank (docs/parsing.md).",
@@ -214,8 +232,22 @@ def find_preset(name: object) -> Preset:
     return PRESETS[name]
 
 
+def describe_sizes(model: ModelConfig) -> str:
+    """Layers and widths, for people."""
+    layers = f"{model.encoder_layers} + {model.decoder_layers}"
+    if model.architecture == "recurrent":
+        return f"{layers} layers of {model.cell.upper()} cells, d_model {model.d_model}"
+    if model.architecture == "convolutional":
+        return f"{layers} convolutions of {model.kernel_width} positions, d_model {model.d_model}"
+    if model.single:
+        layers = str(model.decoder_layers if model.architecture == "decoder-only" else model.encoder_layers)
+    return f"{layers} layers, d_model {model.d_model}, d_ff {model.d_ff}, {model.n_heads} heads"
+
+
 def count_parameters(model: ModelConfig) -> int:
     """Trainable numbers of a model, from the sizes alone; shared matrices count once (Table 3's last column)."""
+    if model.older:
+        return _count_older(model)
     query, concatenated = model.n_heads * model.key_width, model.n_heads * model.value_width
     key, value = model.key_value_heads * model.key_width, model.key_value_heads * model.value_width
     attention = model.d_model * (query + key + value + concatenated)
@@ -240,6 +272,23 @@ def count_parameters(model: ModelConfig) -> int:
     encoder = model.encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     final_norms = 2 * norm if model.norm_place == "pre" or model.final_norm else 0
+    return encoder + decoder + final_norms + 2 * table + bias + _count_embeddings(model)
+
+
+def _count_embeddings(model: ModelConfig) -> int:
     source, target = model.source_vocabulary * model.d_model, model.target_vocabulary * model.d_model
-    embeddings = {"all": target, "decoder": source + target, "none": source + 2 * target}[model.tie]
-    return encoder + decoder + final_norms + 2 * table + bias + embeddings
+    return {"all": target, "decoder": source + target, "none": source + 2 * target}[model.tie]
+
+
+def _count_older(model: ModelConfig) -> int:
+    width, bias = model.d_model, model.target_vocabulary if model.output_bias else 0
+    linear = width * width + width
+    if model.architecture == "convolutional":
+        kernel = 2 * width * (model.kernel_width * width + 1)
+        layers = model.encoder_layers * kernel + model.decoder_layers * (kernel + 2 * linear)
+        return layers + 4 * linear + 2 * model.max_positions * width + bias + _count_embeddings(model)
+    gates = (4 if model.cell == "lstm" else 3) * width
+    encoder = model.encoder_layers * gates * (width + width // 2 + 2)  # PyTorch's layers have two biases each
+    cells = model.decoder_layers * gates * (2 * width + (1 if model.cell == "lstm" else 2))
+    attention = 3 * width * width  # of the query and of what is attended to, with the cell's output beside it
+    return encoder + cells + gates * width + model.decoder_layers * linear + attention + bias + _count_embeddings(model)

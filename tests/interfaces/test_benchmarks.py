@@ -65,7 +65,7 @@ def test_its_arguments_are_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     tenth, all_of_it = (float(cell.split()[0]) * {"days": 24, "h": 1}[cell.split()[1]] for cell in hours[1:3])
     assert tenth == pytest.approx(10 * all_of_it, rel=0.02)
     table = script("scaling_table")
-    assert all_of_it == pytest.approx(table["total_operations"]("big", 30.0) / 1e14 / 3600, rel=0.01)
+    assert all_of_it == pytest.approx(table["whole"]("big", 30.0) / 1e14 / 3600, rel=0.01)
 
 
 @pytest.mark.parametrize(

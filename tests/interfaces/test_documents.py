@@ -116,7 +116,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 QUICK = [
     *("--set", "training.max_steps=2", "--set", "training.evaluate_every=1", "--set", "training.batch_tokens=512"),
-    *("--set", "decoding.extra_length=5", "--set", "model.d_model=16", "--set", "model.d_ff=16"),
+    *("--set", "decoding.extra_length=5", "--set", "model.d_model=16"),
     *("--set", "model.encoder_layers=1", "--set", "model.decoder_layers=1"),
 ]
 PAIRS = [("A man rides a horse.", "Ein Mann reitet ein Pferd."), ("Two dogs play.", "Zwei Hunde spielen.")]

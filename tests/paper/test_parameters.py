@@ -38,6 +38,8 @@ MILLIONS = {
 }  # fmt: skip
 
 
+OLDER = ("recurrent", "recurrent-gru", "convolutional")
+
 # preset: what the row writes into Table 3's columns; N, d_model, d_ff, h, d_k, d_v, P_drop, ε_ls, steps as in base where it writes nothing
 BASE = {
     "encoder_layers": 6, "decoder_layers": 6, "d_model": 512, "d_ff": 2048, "n_heads": 8, "key_width": 64, "value_width": 64,
@@ -102,7 +104,7 @@ def test_rows_of_table_3(preset: str) -> None:
 
 
 def test_every_row_of_the_paper_is_a_preset_with_the_papers_rounded_count() -> None:
-    assert set(TABLE_3) == set(ROWS) == set(PRESETS) - {"tiny", "small", "parsing", "parsing-tiny"}
+    assert set(TABLE_3) == set(ROWS) == set(PRESETS) - {"tiny", "small", "parsing", "parsing-tiny", *OLDER}
     assert {name: preset.paper_millions for name, preset in PRESETS.items() if preset.paper_millions} == MILLIONS
     assert {name for name in MILLIONS if round(count_parameters(changed(name)) / 1e6) != MILLIONS[name]} == {"big"}
     assert {name for name in MILLIONS if round(count_parameters(changed(name, **vocabulary(37_000))) / 1e6) == MILLIONS[name]} == set()
@@ -141,6 +143,13 @@ def test_heads_do_not_change_the_count(heads: int) -> None:
 )
 def test_the_count_from_sizes_is_the_count_of_the_model(changes: dict[str, Any]) -> None:
     assert count_parameters(changed("tiny", **changes)) == numbers(built(changed("tiny", **changes)))
+
+
+@pytest.mark.parametrize("preset", OLDER)
+def test_what_the_paper_replaced_is_about_as_large_as_tiny(preset: str) -> None:
+    config = changed(preset, **vocabulary(4000))
+    assert count_parameters(config) == numbers(built(config))
+    assert count_parameters(config) == pytest.approx(count_parameters(changed("tiny", **vocabulary(4000))), rel=0.05)
 
 
 def test_pytorchs_transformer_has_two_final_norms_more_and_no_embedding() -> None:

@@ -12,6 +12,7 @@ LEVELS = (
     {"bundle"},
     {"training", "decoding"},
     {"evaluation", "interop", "explain", "serve"},
+    {"pipelines"},
     {"__init__"},  # the public names, each imported when it is first used
     {"cli"},
     {"__main__"},

@@ -46,6 +46,7 @@ def _is_run(path: Path) -> bool:
 
 def _model_facts(path: Path) -> dict[str, Any]:
     from dragoman.bundle import load_bundle, resolve_model
+    from dragoman.explain.cost import cost_facts
 
     folder = resolve_model(path)
     bundle = load_bundle(folder)
@@ -60,6 +61,7 @@ def _model_facts(path: Path) -> dict[str, Any]:
         "languages": {"source": data.source, "target": data.target},
         "parameters": sum(weight.numel() for weight in bundle.model.parameters()),
         "weight_types": _weight_types(folder),
+        "cost": cost_facts(bundle.config.model),
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "vocabulary": {
             "tokenizer": bundle.source_tokenizer.kind,
@@ -67,6 +69,7 @@ def _model_facts(path: Path) -> dict[str, Any]:
             "source": len(bundle.source_tokenizer),
             "target": len(bundle.target_tokenizer),
             **({"tags": list(bundle.source_tokenizer.tags)} if bundle.source_tokenizer.tags else {}),
+            **({} if bundle.source_tokenizer.mask is None else {"mask": bundle.source_tokenizer.token(bundle.source_tokenizer.mask)}),
         },
         "info": dict(bundle.info),
         "settings": bundle.config.model_dump(mode="json"),
@@ -85,11 +88,18 @@ def _weight_types(folder: Path) -> list[str]:
 
 def _model_problems(bundle: "Bundle") -> list[str]:
     problems = [
-        f"weight {name} holds values that are not finite numbers; the model cannot translate"
+        f"weight {name} holds values that are not finite numbers; the model cannot be used"
         for name, weight in bundle.model.named_parameters()
         if not weight.isfinite().all()
     ]
     model, data = bundle.config.model, bundle.config.data
+    if model.single:
+        entries = len(bundle.source_tokenizer)
+        if model.source_vocabulary > entries:
+            problems.append(f"the embedding has {model.source_vocabulary} rows but the tokenizer only {entries} entries")
+        if model.architecture == "encoder-only" and bundle.source_tokenizer.mask is None:
+            problems.append("the tokenizer has no token for what is masked, so the model can embed texts and not fill in")
+        return problems
     for side, rows, tokenizer in (
         ("source", model.source_vocabulary, bundle.source_tokenizer),
         ("target", model.target_vocabulary, bundle.target_tokenizer),
@@ -210,20 +220,25 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from dragoman.config import ModelConfig
     from dragoman.data.tokenizer import tag_text
+    from dragoman.explain.cost import cost_lines
+    from dragoman.presets import describe_sizes
 
-    model, vocabulary = facts["settings"]["model"], facts["vocabulary"]
+    sizes, vocabulary = ModelConfig(**facts["settings"]["model"]), facts["vocabulary"]
     joint, separate = f"{vocabulary['source']:,} entries", f"{vocabulary['source']:,} source and {vocabulary['target']:,} target entries"
+    languages = ("languages", f"{facts['languages']['source'] or '?'} to {facts['languages']['target'] or '?'}")
+    if sizes.single:
+        languages = ("language", facts["languages"]["source"] or "?")
     return [
         ("model", facts["path"]),
-        ("languages", f"{facts['languages']['source'] or '?'} to {facts['languages']['target'] or '?'}"),
-        (
-            "sizes",
-            f"{model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, d_ff {model['d_ff']}, "
-            f"{model['n_heads']} heads, at most {model['max_positions']:,} tokens",
-        ),
+        *([] if sizes.architecture == "encoder-decoder" else [("architecture", sizes.architecture)]),
+        languages,
+        ("sizes", f"{describe_sizes(sizes)}, at most {sizes.max_positions:,} tokens"),
         ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
+        *cost_lines(sizes),
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
+        *([("mask", vocabulary["mask"])] if "mask" in vocabulary else []),
         *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),
         ("preset", facts["settings"]["preset"]),
         *((name.replace("_", " "), str(value)) for name, value in facts["info"].items()),

@@ -7,6 +7,8 @@ import typer
 
 from dragoman.cli.options import AsJson
 from dragoman.cli.streams import print_json
+from dragoman.config import ModelConfig
+from dragoman.explain.cost import cost_facts, cost_lines
 from dragoman.presets import PRESETS, Preset, count_parameters, find_preset, resolve_config
 
 
@@ -26,21 +28,30 @@ def presets(
     """The presets: the paper's base and big models, the rows of its Table 3, and small ones for laptops.
 
     Each comes with its exact number of parameters, counted with a joint vocabulary of V entries, and the paper's figure in millions
-    where it gives one. `dragoman train --preset NAME` starts from one; `--set GROUP.KEY=VALUE` changes it.
+    where it gives one; with NAME, and with --json, operations and bytes are told too. `dragoman train --preset NAME` starts from one;
+    `--set GROUP.KEY=VALUE` changes it.
     """
     chosen = [find_preset(name)] if name else list(PRESETS.values())
     facts = [_facts(preset, vocabulary) for preset in chosen]
     if as_json:
         print_json(facts[0] if name else facts)
-    elif sys.stdout.isatty():
+        return
+    if sys.stdout.isatty():
         _print_table(facts)
     else:
         _print_columns(facts)
+    if name:
+        for label, line in cost_lines(_model(chosen[0], facts[0]["vocabulary"])):
+            print(f"{label}: {line}")
+
+
+def _model(preset: Preset, vocabulary: int) -> ModelConfig:
+    return resolve_config(preset.name, flags={"model": {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}}).model
 
 
 def _facts(preset: Preset, vocabulary: int | None) -> dict[str, Any]:
     own: int = vocabulary or preset.changes.get("data", {}).get("vocabulary_size", 40_960)
-    model = resolve_config(preset.name, flags={"model": {"source_vocabulary": own, "target_vocabulary": own}}).model
+    model = _model(preset, own)
     return {
         "name": preset.name,
         "summary": preset.summary,
@@ -48,6 +59,7 @@ def _facts(preset: Preset, vocabulary: int | None) -> dict[str, Any]:
         "vocabulary": own,
         "paper_millions": preset.paper_millions,
         "note": preset.note,
+        "cost": cost_facts(model),
         "changes": preset.changes,
     }
 

@@ -1,4 +1,4 @@
-"""``dragoman score``: what a model thinks of translations that are already there, one by one and all together."""
+"""``dragoman score``: what a model thinks of translations, or texts, that are already there, one by one and all together."""
 
 import math
 import sys
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.options import Alpha, Device, ModelPath, Quiet, TestPaths
+from dragoman.cli.score_lines import print_scores
 from dragoman.cli.streams import hush, json_line, notify, one_line, print_json
 from dragoman.errors import DragomanError, UsageError
 
@@ -22,7 +23,7 @@ PAIRS_AT_ONCE = 4096
 def score(
     model: ModelPath,
     test: TestPaths,
-    text: Annotated[bool, typer.Option("--text", help="Put a tab and the given translation at the end of each line.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Put a tab and the given translation or text at the end of each line.")] = False,
     alpha: Alpha = None,
     perplexity: Annotated[
         bool, typer.Option("--perplexity", help="Print the perplexity of the corpus, a token and a word, instead of a line for each pair.")
@@ -37,7 +38,10 @@ def score(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """The log-probability of given translations: each target line as the translation of its source line.
+    """The log-probability of given translations: each target line as the translation of its source line; or of texts.
+
+    With a decoder-only model --test is a text file, each line a whole text; with an encoder-only model too, and the logarithm is a
+    pseudo-likelihood: of each token, masked, given all the others of its line, without start and end.
 
     One line for each pair, in order: `LOG_PROBABILITY<tab>TOKENS`. The natural logarithm is summed over the target's tokens, the end token
     included, as in the scores of translate; TOKENS is their number. With --alpha the score after the length penalty is a third column;
@@ -45,22 +49,26 @@ def score(
 
     The perplexity of it all is said on standard error, and with --perplexity on standard output: exp of minus the sum over the number of
     tokens, as in the paper's Table 3, and over the number of words between spaces, which does not depend on the vocabulary; both numbers
-    count one end for each pair.
+    count one end for each pair. For texts a byte as well.
     """
     if quiet:
         hush()
     if perplexity and (text or alpha is not None):
         raise UsageError("--perplexity: there are no lines for --text or --alpha; leave them out")
+    from dragoman.bundle import load_bundle
     from dragoman.data.formats.pairs import read_pairs
     from dragoman.decoding.score import Perplexity
     from dragoman.decoding.translate import Translator
+    from dragoman.devices import pick_device
 
-    translator = Translator.load(model, device=device)
-    languages = translator.bundle.config.data
+    bundle = load_bundle(model, device=str(pick_device(device)))
+    if bundle.config.model.single:
+        return print_scores(bundle, str(model), test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json)
+    translator, languages = Translator(bundle), bundle.config.data
     for spec in test:  # a fault in the last is said before the first is scored
         for _ in read_pairs(spec, languages.source, languages.target):
             pass
-    total, plain = Perplexity(), translator.bundle.target_tokenizer.plain
+    total, plain = Perplexity(), bundle.target_tokenizer.plain
     for spec in test:
         pairs = read_pairs(spec, languages.source, languages.target)
         for number, (source, target, scored) in enumerate(_scored(translator, pairs, spec, alpha), start=1):

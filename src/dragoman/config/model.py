@@ -6,7 +6,14 @@ from pydantic import Field, model_validator
 
 from dragoman.config.settings import Settings
 
-Architecture = Literal["encoder-decoder", "decoder-only", "encoder-only"]
+Architecture = Literal["encoder-decoder", "decoder-only", "encoder-only", "recurrent", "convolutional"]
+
+
+_OF_ATTENTION = (
+    "d_ff", "n_heads", "d_k", "d_v", "attention_dropout", "activation_dropout", "activation", "feed_forward_bias", "norm", "norm_place",
+    "norm_bias", "norm_epsilon", "attention_bias", "kv_heads", "qk_norm", "initialization",
+)  # fmt: skip
+"""What means nothing to the models that the paper replaced."""
 
 
 class ModelConfig(Settings):
@@ -15,7 +22,7 @@ class ModelConfig(Settings):
     architecture: Architecture = Field(
         "encoder-decoder",
         description="The paper's model of two sequences (3.1), or of one: a decoder that predicts what follows (decoder-only, as in GPT) "
-        "or an encoder that fills in what is masked (encoder-only, as in BERT).",
+        "or an encoder that fills in what is masked (encoder-only, as in BERT); or what it replaced, of recurrent or convolutional layers.",
     )
     d_model: int = Field(512, gt=0, description="Width of every sub-layer's output and of the embeddings (3.1).")
     d_ff: int = Field(2048, gt=0, description="Inner width of the feed-forward networks (3.3).")
@@ -89,17 +96,21 @@ class ModelConfig(Settings):
         40_960, gt=4, le=10_000_000, description="Rows of the target embedding; set from the tokenizer when training starts."
     )
     pad: int = Field(0, ge=0, description="Id of the padding token, whose embedding row starts at zero.")
+    cell: Literal["lstm", "gru"] = Field("lstm", description="For recurrent: the cell, a long short-term memory or a gated recurrent unit.")
+    kernel_width: int = Field(3, gt=0, le=1000, description="For convolutional: positions in a convolution's window.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = []
-        if self.positions.startswith("sinusoidal") and self.d_model % 2:
+        if self.older:
+            problems += self._older_problems()
+        elif self.positions.startswith("sinusoidal") and self.d_model % 2:
             problems.append(f"d_model={self.d_model} must be even for sinusoidal positions, which come in pairs of sine and cosine")
-        if (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
+        if not self.older and (self.d_k is None or self.d_v is None) and self.d_model % self.n_heads:
             problems.append(f"d_model={self.d_model} does not divide by n_heads={self.n_heads}; change one, or give both d_k and d_v")
-        if self.n_heads % self.key_value_heads:
+        if not self.older and self.n_heads % self.key_value_heads:
             problems.append(f"n_heads={self.n_heads} does not divide by kv_heads={self.kv_heads}; change one")
-        if self.positions == "rotary" and self.key_width % 2:
+        if not self.older and self.positions == "rotary" and self.key_width % 2:
             problems.append(f"heads of width d_k={self.key_width} cannot rotate in pairs; give an even d_k for positions='rotary'")
         if self.tie == "all" and self.source_vocabulary != self.target_vocabulary:
             problems.append(
@@ -123,6 +134,14 @@ class ModelConfig(Settings):
             idle["encoder_layers"] = kind
         if self.architecture == "encoder-only":
             idle["decoder_layers"] = kind
+        if self.older:
+            idle |= dict.fromkeys(_OF_ATTENTION, kind)
+        if self.architecture == "recurrent":
+            idle["positions"] = kind
+        else:
+            idle["cell"] = kind
+        if self.architecture != "convolutional":
+            idle["kernel_width"] = kind
         if self.positions != "rotary":
             idle["rotary_base"] = f"positions={self.positions!r}"
         if self.norm_place == "pre":
@@ -142,6 +161,24 @@ class ModelConfig(Settings):
     def single(self) -> bool:
         """Whether the model sees one sequence, not a source and a target."""
         return self.architecture in ("decoder-only", "encoder-only")
+
+    def _older_problems(self) -> list[str]:
+        """What a recurrent or convolutional model cannot be built with."""
+        if self.architecture == "recurrent" and self.d_model % 2:
+            return [
+                f"d_model={self.d_model} must be even for architecture='recurrent', whose encoder reads in two directions, half as wide"
+            ]
+        if self.architecture == "convolutional" and (self.positions != "learned" or self.scale_embedding):
+            return [
+                f"positions={self.positions!r} and scale_embedding={str(self.scale_embedding).lower()} are not for "
+                "architecture='convolutional'; set positions='learned' and scale_embedding=false"
+            ]
+        return []
+
+    @property
+    def older(self) -> bool:
+        """Whether the model is of the kinds that the paper replaced."""
+        return self.architecture in ("recurrent", "convolutional")
 
     @property
     def key_width(self) -> int:

@@ -22,7 +22,7 @@ from dragoman.data.batching import batches_of, pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.translate import Part, Translation
 from dragoman.errors import UsageError
-from dragoman.model import ScaledDotProductAttention, Transformer
+from dragoman.model import EncoderDecoder, ScaledDotProductAttention, Transformer
 from dragoman.model.layers import DecoderLayer
 
 Weights = NDArray[np.float32]
@@ -51,18 +51,27 @@ class Alignment:
         return {"alignment": self.words, "token_alignment": self.tokens, "source_tokens": self.source_tokens}
 
 
-def default_layer(model: Transformer) -> int:
+def default_layer(model: EncoderDecoder) -> int:
     """The decoder layer, from 1, whose attention is taken for an alignment unless another is asked for: the last but one, or the only one.
 
     The last layer serves the choice of the next token more than the look-up of the source.
     """
-    return max(len(model.decoder.layers) - 1, 1)
+    return max(len(_transformer(model).decoder.layers) - 1, 1)
 
 
-def check_layer(model: Transformer, layer: int) -> None:
+def check_layer(model: EncoderDecoder, layer: int) -> None:
     """Raises UsageError for a decoder layer, counted from 1, that the model does not have; 0 stands for `default_layer`."""
-    if not 0 <= layer <= len(model.decoder.layers):
-        raise UsageError(f"layer {layer}: the model's decoder has layers 1 to {len(model.decoder.layers)}; give one of them")
+    layers = len(_transformer(model).decoder.layers)
+    if not 0 <= layer <= layers:
+        raise UsageError(f"layer {layer}: the model's decoder has layers 1 to {layers}; give one of them")
+
+
+def _transformer(model: EncoderDecoder) -> Transformer:
+    if not isinstance(model, Transformer):
+        raise UsageError(
+            "alignments and attention are of a Transformer's heads, which this model has not; leave out --align and --attention"
+        )
+    return model
 
 
 def align(bundle: Bundle, texts: Sequence[str], translations: Sequence[Translation], *, layer: int | None = None) -> list[Alignment]:
@@ -81,7 +90,7 @@ def attention(bundle: Bundle, translations: Sequence[Translation]) -> list[Weigh
 
     Of a text that was translated in pieces each piece has its own block, and the rest is zero.
     """
-    layers = range(len(bundle.encoder_decoder.decoder.layers))
+    layers = range(len(_transformer(bundle.encoder_decoder).decoder.layers))
     return _of_each(bundle, translations, layers, lambda seen: torch.stack(list(seen), 1))
 
 
@@ -100,7 +109,7 @@ def _of_each(
 
 
 def _of_parts(bundle: Bundle, parts: Sequence[Part], layers: Sequence[int], reduce: Callable[[Sequence[Tensor]], Tensor]) -> list[Weights]:
-    source, target, model = bundle.source_tokenizer, bundle.target_tokenizer, bundle.encoder_decoder
+    source, target, model = bundle.source_tokenizer, bundle.target_tokenizer, _transformer(bundle.encoder_decoder)
     device = model.output.weight.device
     found: dict[int, Weights] = {}
     with torch.inference_mode(), _watched(model, layers) as seen:

@@ -88,6 +88,9 @@ class Chosen(NamedTuple):
 Choose = Callable[[Live, Tensor, int], Chosen]
 """The choice among the continuations of the live hypotheses, by log-probabilities (B, K, V) and the beam."""
 
+Watch = Callable[[Live, Sequence[Sequence[Hypothesis]]], None]
+"""Told after each step what is live and what each sentence of the batch has finished; what it raises ends the search."""
+
 
 def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
     """The ``beam`` continuations of the highest log-probability, the best first; log_probs (B, K, V)."""
@@ -137,6 +140,7 @@ def beam_search(
     n_best: int = 1,
     rules: Sequence[Rule] = (),
     choose: Choose = most_probable,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """The ``n_best`` hypotheses of each sentence, best score first, without duplicates.
 
@@ -159,6 +163,8 @@ def beam_search(
             _apply(rules, log_probs, live)
         live, rows = _extend(live, log_probs, choose, beam=beam, eos=eos)  # rows (B, K)
         live = _finish(live, finished, alpha=alpha, eos=eos)
+        if watch is not None:
+            watch(live, finished)
         going = _may_win(live, alpha)  # (B,)
         live, rows = live.select(going), rows[going]  # (B, K)
         state = _reorder(model, state, rows, len(tokens))

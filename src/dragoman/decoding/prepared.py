@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dragoman.decoding.step import StepModel, TransformerStep
 from dragoman.errors import DragomanError, UsageError
-from dragoman.model import Transformer
+from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import FusedAttention, MultiHeadAttention
 from dragoman.model.embedding import Embedding
 from dragoman.model.layers import DecoderLayer
@@ -31,6 +31,7 @@ from dragoman.model.masks import padding_mask
 Precision = Literal["fp32", "bf16", "int8"]
 """Type of the matrix products: float32, bfloat16, or whole numbers of 8 bits, a scale for each row of a weight and each product's input."""
 
+_Module = TypeVar("_Module", bound=nn.Module)
 _ROOM = 64  # keys that a new cache has room for
 
 
@@ -114,7 +115,7 @@ def _packed(weight: Tensor, bias: Tensor | None) -> Any:
         return torch.ops.quantized.linear_prepack(eight, bias)
 
 
-def _with_products(module: nn.Module, precision: Precision) -> nn.Module:
+def with_products(module: _Module, precision: Precision) -> _Module:
     """A module with its linear layers prepared, a copy unless they stay as they are."""
     if precision == "fp32":
         return module
@@ -124,6 +125,11 @@ def _with_products(module: nn.Module, precision: Precision) -> nn.Module:
             if type(child) is Linear:
                 setattr(parent, name, _Product(child, precision=precision))
     return copied.eval()
+
+
+def output_product(output: Embedding, bias: Tensor | None, precision: Precision) -> nn.Module:
+    """The product of hidden states (…, D) with the output matrix, and its bias, as logits (…, V)."""
+    return _Product(output, precision=precision, bias=bias)
 
 
 class _Layer:
@@ -136,7 +142,7 @@ class _Layer:
         self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
         self.query, self.memory, self.cross_concat = product(cross.w_q), product(cross.w_k, cross.w_v), product(cross.w_concat)
         self.cross_heads, self.cross_widths = cross.n_heads, [cross.d_k, cross.d_v]
-        self.feed_forward = _with_products(layer.feed_forward, precision)
+        self.feed_forward = with_products(layer.feed_forward, precision)
 
     def start(self, memory: Tensor) -> _KeysValues:
         """Keys and values of the memory (B, S, D)."""
@@ -182,7 +188,7 @@ class PreparedStep(StepModel[Prepared]):
 
     def __init__(self, model: Transformer, *, precision: Precision = "fp32") -> None:
         self.decoder = model.decoder
-        self.encoder = _with_products(model.encoder, precision)
+        self.encoder = with_products(model.encoder, precision)
         self.layers = [_Layer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
         bias = model.output_bias
         self.project = model.project if precision == "fp32" else _Product(model.output, precision=precision, bias=bias)
@@ -224,32 +230,36 @@ class PreparedStep(StepModel[Prepared]):
         return replace(state, memory=memory, own=own, memory_mask=state.memory_mask.index_select(0, sentence))
 
 
-def check_precision(precision: str, models: Sequence[Transformer]) -> None:
-    """Raise UsageError for a precision that there is not, or that the models cannot be prepared for, saying why."""
+def check_products(precision: str, device: torch.device) -> None:
+    """Raise UsageError for a precision that there is not, or not on that device."""
     if precision not in get_args(Precision):
         raise UsageError(f"precision={precision!r}: unknown; choose among {', '.join(get_args(Precision))}")
-    if precision == "fp32":
-        return
-    device = models[0].output.weight.device.type
-    if precision == "int8" and device != "cpu":
-        raise UsageError(f"precision='int8' is for a CPU and the model is on {device}; choose 'bf16' or 'fp32'")
-    if not all(map(can_prepare, models)):
+    if precision == "int8" and device.type != "cpu":
+        raise UsageError(f"precision='int8' is for a CPU and the model is on {device.type}; choose 'bf16' or 'fp32'")
+
+
+def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
+    """Raise UsageError for a precision that there is not, or that the models cannot be prepared for, saying why."""
+    check_products(precision, models[0].output.weight.device)
+    if precision != "fp32" and not all(map(can_prepare, models)):
         raise UsageError(
-            f"precision={precision!r} is for models without rotary positions, QK-norm and fewer heads of keys and values, whose layers "
-            "nobody watches; choose 'fp32'"
+            f"precision={precision!r} is for Transformers without rotary positions, QK-norm and fewer heads of keys and values, whose "
+            "layers nobody watches; choose 'fp32'"
         )
 
 
-def step_of(model: Transformer, *, precision: Precision = "fp32") -> PreparedStep | TransformerStep:
+def step_of(model: EncoderDecoder, *, precision: Precision = "fp32") -> PreparedStep | TransformerStep:
     """The fastest step model for a model: prepared where it `can_prepare`. Raises UsageError as `check_precision` does."""
     if can_prepare(model):
-        return PreparedStep(model, precision=precision)
+        return PreparedStep(cast(Transformer, model), precision=precision)
     check_precision(precision, [model])
     return TransformerStep(model)
 
 
-def can_prepare(model: Transformer) -> bool:
+def can_prepare(model: EncoderDecoder) -> bool:
     """Whether a model's decoder is of the kind that `PreparedStep` computes, and nobody watches any layer, which a copy would not show."""
+    if not isinstance(model, Transformer):
+        return False
     watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
     return not watched and all(isinstance(each, MultiHeadAttention) and _plain(each) for each in heads)

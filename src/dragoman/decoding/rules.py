@@ -46,19 +46,22 @@ class MinimumLength(Rule):
 
 
 class NoRepeatedNgram(Rule):
-    """No sequence of ``n`` tokens comes twice in an output."""
+    """No sequence of ``n`` tokens comes twice in an output, nor in a prompt and the output after it: ``prompts`` (B, P), -1 before each."""
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, n: int, prompts: Tensor | None = None) -> None:
+        self.n, self.prompts = n, prompts
 
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """Takes away each token that has already followed the last n - 1."""
+        if self.prompts is not None:
+            tokens = torch.cat((self.prompts[sentence], tokens), 1)
         if tokens.size(1) < self.n:
             return
         ngrams = tokens.unfold(1, self.n, 1)  # (N, n-grams, n)
         last = tokens[:, tokens.size(1) - self.n + 1 :]  # (N, n - 1)
-        again = (ngrams[..., :-1] == last[:, None]).all(-1)  # (N, n-grams)
-        scores.scatter_add_(1, ngrams[..., -1], torch.zeros_like(again, dtype=scores.dtype).masked_fill_(again, -math.inf))
+        again = (ngrams[..., :-1] == last[:, None]).all(-1) & (ngrams[..., 0] >= 0)  # (N, n-grams)
+        following = ngrams[..., -1].clamp(min=0)
+        scores.scatter_add_(1, following, torch.zeros_like(again, dtype=scores.dtype).masked_fill_(again, -math.inf))
 
 
 class RepetitionGuard(Rule):

@@ -5,8 +5,10 @@ Shapes:  B sentences   S samples of each   N rows, one an unfinished sample   V 
 A row has its own stream of random numbers, a function of its key and the step: what shares its batch changes nothing.
 """
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,6 +16,20 @@ from torch import Tensor
 from dragoman.decoding.beam import Hypothesis, length_penalty
 from dragoman.decoding.rules import Rule, only_end
 from dragoman.decoding.step import State, StepModel
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step has drawn: rows (N,), places of the samples that were unfinished; their tokens and these tokens' scores (N, n) so far.
+
+    ``ended`` (N,) is True where the end was drawn, ``lost`` where the rules left nothing to draw.
+    """
+
+    rows: Tensor
+    seen: Tensor
+    token_scores: Tensor
+    ended: Tensor
+    lost: Tensor
 
 
 @torch.inference_mode()
@@ -38,10 +54,41 @@ def sample(
     source (B, S) ids; source_mask (B, S), True at tokens; other arguments as for `beam_search`. ``temperature``, ``top_k`` and ``top_p``
     are those of `draw`; scores are the model's own, before all three. None for a sentence to which the rules leave no output.
     """
+    sentence = [place for place, some in enumerate(keys) for _ in some]
+    drawn: dict[int, Hypothesis] = {}
+    for step in sampling_steps(
+        model, source, source_mask, bos=bos, eos=eos, banned=banned, max_lengths=max_lengths, keys=keys, temperature=temperature,
+        top_k=top_k, top_p=top_p, rules=rules,
+    ):  # fmt: skip
+        n = step.seen.size(1)
+        for place in (step.ended & ~step.lost).nonzero()[:, 0].tolist():
+            scores, row = step.token_scores[place].tolist(), int(step.rows[place])
+            total = math.fsum(scores)
+            limited = n == max_lengths[sentence[row]]
+            drawn[row] = Hypothesis(tuple(step.seen[place].tolist()), total, total / length_penalty(n, alpha), tuple(scores), limited)
+    return _by_sentence(drawn, [len(some) for some in keys])
+
+
+@torch.inference_mode()
+def sampling_steps(
+    model: StepModel[State],
+    source: Tensor,
+    source_mask: Tensor,
+    *,
+    bos: int,
+    eos: int,
+    banned: Sequence[int] = (),
+    max_lengths: Sequence[int],
+    keys: Sequence[Sequence[int]],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    rules: Sequence[Rule] = (),
+) -> Iterator[Step]:
+    """The steps of `sample`, each as soon as it is drawn, until no sample is unfinished; a row is the place of its key among all keys."""
     sentence = torch.tensor([place for place, some in enumerate(keys) for _ in some], device=source.device)  # (N,)
     key = torch.tensor([each for some in keys for each in some], dtype=torch.long, device=source.device)  # (N,)
     limit = torch.tensor(max_lengths, device=source.device)
-    drawn: dict[int, Hypothesis] = {}
     row = torch.arange(len(sentence), device=source.device)  # (N,) place of each unfinished sample
     seen = torch.zeros(len(row), 0, dtype=torch.long, device=source.device)  # (N, n)
     token_scores = torch.zeros(len(row), 0, device=source.device)  # (N, n)
@@ -61,18 +108,11 @@ def sample(
         seen, token_scores = torch.cat((seen, tokens[:, None]), 1), torch.cat((token_scores, score), 1)
         impossible = ~(score[:, 0] > -math.inf)
         done = tokens == eos
-        for place in (done & ~impossible).nonzero()[:, 0].tolist():
-            scores = token_scores[place].tolist()
-            total = math.fsum(scores)
-            limited = n == max_lengths[int(sentence[row[place]])]
-            drawn[int(row[place])] = Hypothesis(
-                tuple(seen[place].tolist()), total, total / length_penalty(n, alpha), tuple(scores), limited
-            )
+        yield Step(row, seen, token_scores, done, impossible)
         going = (~(done | impossible)).nonzero()[:, 0]  # (M,)
         if len(going) < len(row):
             state = model.reorder(state, going[:, None])
         row, seen, token_scores, tokens = row[going], seen[going], token_scores[going], tokens[going]
-    return _by_sentence(drawn, [len(some) for some in keys])
 
 
 def _by_sentence(drawn: dict[int, Hypothesis], counts: Sequence[int]) -> list[list[Hypothesis]]:
@@ -126,3 +166,9 @@ def _shifted(numbers: Tensor, bits: int) -> Tensor:
 def _signed(number: int) -> int:
     number &= (1 << 64) - 1
     return number - (1 << 64) if number >> 63 else number
+
+
+def sample_keys(ids: Sequence[int], seed: int, count: int) -> list[int]:
+    """The streams of random numbers of the samples of a text: a function of seed, text and sample, wherever the text stands."""
+    names = (f"{seed} {number} {[*ids]}" for number in range(count))
+    return [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True) for name in names]

@@ -16,7 +16,7 @@ from dragoman.decoding.beam import check_alpha, length_penalty
 from dragoman.decoding.ensemble import mean_log_prob
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError
-from dragoman.model import Transformer
+from dragoman.model import EncoderDecoder
 
 _POSITIONS_AT_ONCE = 1024
 
@@ -36,22 +36,24 @@ class Scored:
 
 @dataclass
 class Perplexity:
-    """What a corpus of given translations is worth to a model, added up pair by pair.
+    """What a corpus of given translations, or texts, is worth to a model, added up one by one.
 
-    ``tokens`` are the model's, ``words`` those between spaces of the plain text; both count one end for each pair, whose probability is in
-    the sum too.
+    ``tokens`` are the model's, ``words`` those between spaces of the plain text, ``bytes`` its size in UTF-8; all count one end for each
+    text, whose probability is in the sum too, unless there are none.
     """
 
     pairs: int = 0
     tokens: int = 0
     words: int = 0
     log_probability: float = 0.0
+    bytes: int = 0
 
-    def add(self, scored: Scored, text: str) -> None:
+    def add(self, scored: Scored, text: str, *, end: bool = True) -> None:
         """One pair more, with its target in plain text."""
         self.pairs += 1
         self.tokens += len(scored.tokens)
-        self.words += len(text.split()) + 1
+        self.words += len(text.split()) + end
+        self.bytes += len(text.encode()) + end
         self.log_probability += scored.log_probability
 
     @property
@@ -64,6 +66,16 @@ class Perplexity:
         """exp of the loss for each word: comparable between vocabularies, on the same text."""
         return _exp(-self.log_probability / self.words)
 
+    @property
+    def per_byte(self) -> float:
+        """exp of the loss for each byte: comparable between vocabularies and ways to cut words."""
+        return _exp(-self.log_probability / self.bytes)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The same as the bits that the model would need for a byte."""
+        return -self.log_probability / self.bytes / math.log(2)
+
 
 def _exp(value: float) -> float:
     try:
@@ -72,7 +84,7 @@ def _exp(value: float) -> float:
         return math.inf
 
 
-def score_pairs(model: Transformer, source: Tensor, source_mask: Tensor, target_input: Tensor, target_output: Tensor) -> Tensor:
+def score_pairs(model: EncoderDecoder, source: Tensor, source_mask: Tensor, target_input: Tensor, target_output: Tensor) -> Tensor:
     """log P(target_output[t] | source, target_input[0 … t]), float32 (B, T).
 
     source (B, S) and its mask, True at tokens; target_input (B, T) begins with the start token; target_output (B, T) ends with the end.
@@ -95,7 +107,7 @@ def score_texts(
     *,
     alpha: float,
     batch_tokens: int,
-    ensemble: Sequence[Transformer] = (),
+    ensemble: Sequence[EncoderDecoder] = (),
 ) -> list[Scored]:
     """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
 

@@ -3,7 +3,6 @@
 Shapes:  B sentences of a batch
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 
 from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
-from dragoman.decoding.beam import Choose, Hypothesis, beam_search, most_probable
+from dragoman.decoding.beam import Choose, Hypothesis, Watch, beam_search, most_probable
 from dragoman.decoding.constraints import Phrase, RequiredPhrases
 from dragoman.decoding.diverse import in_groups
 from dragoman.decoding.glossary import Term
@@ -19,7 +18,7 @@ from dragoman.decoding.mbr import expected_chrf
 from dragoman.decoding.options import SearchOptions, tokens_of
 from dragoman.decoding.phrases import ForbiddenPhrases, Prefix, Spelling
 from dragoman.decoding.rules import ForcedPrefix, MinimumLength, NoRepeatedNgram, RepetitionGuard, Rule
-from dragoman.decoding.sample import sample
+from dragoman.decoding.sample import sample, sample_keys
 from dragoman.decoding.step import StepModel
 from dragoman.decoding.trees import OnlyTrees, TreeVocabulary, fewest_tokens
 from dragoman.errors import DragomanError, UsageError
@@ -64,6 +63,7 @@ class Search:
     max_length: int | str | None
     options: SearchOptions
     spelling: Callable[[], Spelling]
+    watch: Watch | None = None
 
     def __call__(self, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order. A batch has at most ``batch_tokens`` source tokens, once for each hypothesis."""
@@ -128,7 +128,8 @@ class Search:
             common |= {name: value for name in ("temperature", "top_k", "top_p") if (value := getattr(options, name)) is not None}
             outputs = sample(self.model, source, source_mask, keys=[self._keys(text) for text in texts], **common)
         else:
-            outputs = beam_search(self.model, source, source_mask, beam=width, n_best=self.n_best, choose=self._choice(texts), **common)
+            common |= {"n_best": self.n_best, "choose": self._choice(texts), "watch": self.watch}
+            outputs = beam_search(self.model, source, source_mask, beam=width, **common)
         return [self._found(hypotheses, place, text, guard) for place, (hypotheses, text) in enumerate(zip(outputs, texts, strict=True))]
 
     def _only_trees(self, texts: Sequence[Wanted], most: Sequence[int]) -> list[Rule]:
@@ -175,9 +176,7 @@ class Search:
 
     def _keys(self, text: Wanted) -> list[int]:
         """The streams of random numbers of a text's samples: a function of seed, text and sample, wherever the text stands."""
-        seed = 1 if self.options.seed is None else self.options.seed
-        names = (f"{seed} {number} {text.ids}" for number in range(self.options.drawn(self.n_best)))
-        return [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True) for name in names]
+        return sample_keys(text.ids, 1 if self.options.seed is None else self.options.seed, self.options.drawn(self.n_best))
 
     def _found(self, hypotheses: list[Hypothesis], place: int, text: Wanted, guard: RepetitionGuard) -> list[Found]:
         """The n best of what a search gave: of samples each once, by score or by what they have in common with the others."""

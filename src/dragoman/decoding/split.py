@@ -25,6 +25,9 @@ _CUTS = [
         r"\s+",
     )
 ]
+BETWEEN_SENTENCES = _CUTS[0]
+"""The white space between two sentences, which may be none between East Asian ones; a full stop before a small letter ends nothing."""
+
 # A character of these kinds (accents, joiners, skin tones) belongs to the one before it.
 _DEPENDENT = {"Mn", "Mc", "Me", "Cf", "Sk"}
 _JOINER = "\u200d"

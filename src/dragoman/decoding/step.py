@@ -3,11 +3,13 @@
 Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows   D = d_model   V target vocabulary
 """
 
-from typing import Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from dragoman.model import Cache, Transformer
+from dragoman.model import EncoderDecoder
 
 State = TypeVar("State")
 
@@ -31,21 +33,34 @@ class StepModel(Protocol[State]):
         ...
 
 
-class TransformerStep(StepModel[Cache]):
-    """A `Transformer` as a `StepModel`: each step computes one position and looks the earlier ones up in the cache."""
+class TransformerStep(StepModel[Any]):
+    """A `Transformer`, or another `EncoderDecoder`, as a `StepModel`: each step computes one position, the cache has the earlier ones."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: EncoderDecoder) -> None:
         self.model = model
 
-    def start(self, source: Tensor, source_mask: Tensor) -> Cache:
+    def start(self, source: Tensor, source_mask: Tensor) -> Any:
         """The encoder's output, projected once for every decoder layer."""
         return self.model.start(self.model.encode(source, source_mask), source_mask)
 
-    def next(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+    def next(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the cache with it."""
         hidden, state = self.model.step(tokens[:, None], state)  # (N, 1, D)
         return self.model.project(hidden[:, 0]).float().log_softmax(-1), state  # (N, V)
 
-    def reorder(self, state: Cache, rows: Tensor) -> Cache:
+    def reorder(self, state: Any, rows: Tensor) -> Any:
         """The cache of the given rows (B, K)."""
         return state.reorder(rows.flatten())
+
+
+@contextmanager
+def evaluation_mode(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Evaluation mode until the block ends; then the mode the models had, which a training loop still needs."""
+    before = [model for model in models if model.training]
+    for model in before:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model in before:
+            model.train()

@@ -2,8 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.trees import restore, words_of
-from dragoman.decoding.beam import check_alpha, check_n_best, length_penalty
+from dragoman.decoding.beam import Watch, check_alpha, check_n_best, length_penalty
 from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
 from dragoman.decoding.glossary import Term
 from dragoman.decoding.options import SearchOptions
@@ -23,7 +22,7 @@ from dragoman.decoding.prepared import Precision, can_prepare, check_precision, 
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Engine, Found, Search, Wanted
 from dragoman.decoding.split import Piece, longest_taken, split_text
-from dragoman.decoding.step import StepModel
+from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
 from dragoman.errors import DragomanError, UsageError
 
@@ -123,6 +122,7 @@ class Translator:
         batch_tokens: int = 16_384,
         place: str = "",
         first_line: int = 1,
+        watch: Watch | None = None,
     ) -> list[Translation]:
         """The translation of each text, in order; an empty text, or one of white space, gives an empty one, which misses what ``options``
         require; a warning says that it leaves out its prefix.
@@ -133,13 +133,14 @@ class Translator:
         must begin with. A batch has at most ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long
         for the model is translated in pieces, which are joined with the white space that was between them; a warning names ``place`` and
         its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
-        at the head of each text. Raises UsageError for impossible settings, DragomanError that names the line for a tag that is missing or
-        unknown, for a prefix or a term that is too long or that the vocabulary cannot spell, and for a text that is too long for a tree.
+        at the head of each text. ``watch`` sees each step of a beam search, batch by batch, and may end it by raising. Raises UsageError
+        for impossible settings, DragomanError that names the line for a tag that is missing or unknown, for a prefix or a term that is too
+        long or that the vocabulary cannot spell, and for a text that is too long for a tree.
         """
         options = options or SearchOptions()
         texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
-        search = self._search(beam, alpha, n_best, max_length, options)
+        search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch)
         find = search if self.engine is None else partial(self.engine, search)
         if prefixes is not None and len(prefixes) != len(texts):
             raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
@@ -153,7 +154,7 @@ class Translator:
             if prefix.strip() and not line:
                 _log.warning("%s: there is nothing to translate, so the prefix %r is left out", where, prefix)
             wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
-        with self._evaluating():
+        with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             found = iter(find([part for line in wanted for part in line], batch_tokens))
         translations = [
             self._translation([(next(found), part) for part in line], _terms(asked, options), alpha)
@@ -169,7 +170,7 @@ class Translator:
         Raises UsageError for an impossible ``alpha``, DragomanError when the counts differ or a pair is longer than the model takes.
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
-        with self._evaluating():
+        with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             others = [bundle.encoder_decoder for bundle in self.bundles[1:]]
             return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=others)
 
@@ -309,19 +310,6 @@ class Translator:
             utility=math.fsum(utilities) / len(utilities) if utilities else None,
             parts=tuple(part._replace(target=found.hypothesis.tokens) for found, part in parts),
         )
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Evaluation mode without gradients; afterwards the mode the models had, which a training loop still needs."""
-        before = [bundle.model for bundle in self.bundles if bundle.model.training]
-        for model in before:
-            model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            for model in before:
-                model.train()
 
 
 def _mark(parameter: Tensor) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -261,7 +261,7 @@ def explain(
                 f"the model is {bundle.config.model.architecture} and translates nothing: leave beam, alpha, max-length, target-prefix, "
                 "reference and candidate out"
             )
-        return _of_one_text(bundle, bundle.model, text, clock)
+        return _of_one_text(bundle, cast("LanguageModel | MaskedLanguageModel", bundle.model), text, clock)
     decoding, bos = bundle.config.decoding, bundle.target_tokenizer.bos
     beam, alpha = decoding.beam if beam is None else beam, decoding.alpha if alpha is None else alpha
     check_alpha(alpha)

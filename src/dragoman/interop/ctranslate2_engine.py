@@ -142,6 +142,8 @@ class CTranslate2Engine:
     def __call__(self, search: Search, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order, as `Search` gives them. Texts that it must do itself are told and given to it."""
         refuse_options(search.options)
+        if search.watch is not None:
+            raise UsageError("CTranslate2 shows no steps of a search: leave watch out, or the engine")
         if any(text.prefix.ids for text in texts):
             raise UsageError("--engine ctranslate2 cannot do --prefix as it is done here; leave that out, or --engine")
         groups: dict[tuple[int, int], list[int]] = {}

@@ -2,8 +2,9 @@
 
 from dragoman.model.attention import FusedAttention, MultiHeadAttention, ScaledDotProductAttention, scaled_dot_product_attention
 from dragoman.model.build import build_model
-from dragoman.model.cache import Cache, SelfCache
+from dragoman.model.cache import Cache, DecoderCache, SelfCache
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, RotaryPositions, sinusoids
+from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, GatedFeedForward
 from dragoman.model.masks import causal_mask, padding_mask
 from dragoman.model.transformer import Decoder, Encoder, LanguageModel, MaskedLanguageModel, Model, Transformer
@@ -11,9 +12,11 @@ from dragoman.model.transformer import Decoder, Encoder, LanguageModel, MaskedLa
 __all__ = [
     "Cache",
     "Decoder",
+    "DecoderCache",
     "DecoderLayer",
     "Embedding",
     "Encoder",
+    "EncoderDecoder",
     "EncoderLayer",
     "FeedForward",
     "FusedAttention",

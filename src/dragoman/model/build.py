@@ -10,8 +10,10 @@ from torch import nn
 
 from dragoman.config import ModelConfig
 from dragoman.model.attention import MultiHeadAttention
+from dragoman.model.convolutional import ConvolutionalDecoder, ConvolutionalDecoderLayer, ConvolutionalEncoder, GatedConvolution
 from dragoman.model.dropout import FastDropout
 from dragoman.model.embedding import Embedding, LearnedPositions, NoPositions, PositionalEncoding, RotaryPositions
+from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -23,6 +25,7 @@ from dragoman.model.layers import (
     residual,
 )
 from dragoman.model.linear import Linear
+from dragoman.model.recurrent import GRUCell, LSTMCell, RecurrentDecoder, RecurrentEncoder
 from dragoman.model.transformer import Decoder, Encoder, LanguageModel, MaskedLanguageModel, Model, Transformer
 
 _Any = TypeVar("_Any", Transformer, LanguageModel, MaskedLanguageModel)
@@ -41,6 +44,10 @@ def build_model(config: ModelConfig, *, seed: int | None = None) -> Model:
             return _initialised(_language_model(config), config)
         if config.architecture == "encoder-only":
             return _initialised(_masked_language_model(config), config)
+        if config.architecture == "recurrent":
+            return _recurrent(config)
+        if config.architecture == "convolutional":
+            return _convolutional(config)
         return _initialised(_encoder_decoder(config), config)
 
 
@@ -153,6 +160,60 @@ def _encoder_decoder(config: ModelConfig) -> Transformer:
     )
     bias = _output_bias(config)
     return Transformer(encoder=encoder, decoder=decoder, output=output, max_positions=config.max_positions, output_bias=bias)
+
+
+def _recurrent(config: ModelConfig) -> EncoderDecoder:
+    """PyTorch's initialisation of recurrent layers, U(±1/√width), in the decoder too; and a forget gate that begins by keeping."""
+    source, target, output = _embeddings(config)
+    width, dropout = config.d_model, FastDropout(config.dropout)
+    layer, cell = (nn.LSTM, LSTMCell) if config.cell == "lstm" else (nn.GRU, GRUCell)
+    read = (layer(width, width // 2, bidirectional=True, batch_first=True) for _ in range(config.encoder_layers))
+    encoder = RecurrentEncoder(embedding=source, layers=read, dropout=dropout)
+    decoder = RecurrentDecoder(embedding=target, cells=(cell(width, width) for _ in range(config.decoder_layers)), dropout=dropout)
+    initialise(decoder)
+    for part in decoder.layers:
+        for parameter in part.parameters():
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
+    if config.cell == "lstm":
+        _open_forget_gates(encoder, decoder)
+    bias = _output_bias(config)
+    return EncoderDecoder(encoder=encoder, decoder=decoder, output=output, max_positions=config.max_positions, output_bias=bias)
+
+
+@torch.no_grad()
+def _open_forget_gates(encoder: RecurrentEncoder, decoder: RecurrentDecoder) -> None:
+    """1 more for the biases of the second of four gates (Gers et al. 2000; Jozefowicz et al. 2015)."""
+    biases = [bias for name, bias in encoder.layers.named_parameters() if "bias_ih" in name]
+    biases += [bias for name, bias in decoder.layers.named_parameters() if name.endswith("w_input.bias")]
+    for bias in biases:
+        bias.view(4, -1)[1] += 1
+
+
+def _convolutional(config: ModelConfig) -> EncoderDecoder:
+    """Initialised so that variance stays (Gehring et al. 2017, 3.5): a gate lets a quarter of it through, dropout adds to it."""
+    source, target, output = _embeddings(config)
+    width, kernel = config.d_model, config.kernel_width
+    encoder = ConvolutionalEncoder(
+        embedding=source,
+        positions=LearnedPositions(width, config.max_positions),
+        layers=(GatedConvolution(width, kernel) for _ in range(config.encoder_layers)),
+        dropout=FastDropout(config.dropout),
+        attentions=config.decoder_layers,
+    )
+    decoder = ConvolutionalDecoder(
+        embedding=target,
+        positions=LearnedPositions(width, config.max_positions),
+        layers=(ConvolutionalDecoderLayer(width, kernel) for _ in range(config.decoder_layers)),
+        dropout=FastDropout(config.dropout),
+    )
+    bias = _output_bias(config)
+    model = EncoderDecoder(encoder=encoder, decoder=decoder, output=output, max_positions=config.max_positions, output_bias=bias)
+    initialise(model)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            gain = 4 * (1 - config.dropout) if name.endswith("kernel") else 1.0
+            nn.init.normal_(module.weight, std=(gain / module.in_features) ** 0.5)
+    return model
 
 
 def _encoder_layer(config: ModelConfig, deepnorm: "_DeepNorm") -> EncoderLayer:

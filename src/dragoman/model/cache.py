@@ -5,7 +5,7 @@ A cache is a value: every operation returns a new one and changes nothing.
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +24,19 @@ class KeysValues(NamedTuple):
     def select(self, rows: Tensor) -> "KeysValues":
         """The batch rows of the given indices (M,), which may drop, repeat and permute."""
         return KeysValues(self.key.index_select(0, rows), self.value.index_select(0, rows))
+
+
+class DecoderCache(Protocol):
+    """What any decoder has seen, as search handles it."""
+
+    @property
+    def length(self) -> int:
+        """Target positions seen."""
+        ...
+
+    def reorder(self, rows: Tensor) -> Self:
+        """The hypotheses of the given batch rows (M,), in that order, which may drop, repeat and permute."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dragoman.model.cache import Cache, SelfCache
 from dragoman.model.dropout import as_module
 from dragoman.model.embedding import Embedding, LearnedPositions, NoPositions, PositionalEncoding
+from dragoman.model.encoder_decoder import EncoderDecoder, logits_of
 from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.model.masks import causal_mask, padding_mask
 
@@ -79,41 +80,19 @@ class Decoder(nn.Module):
         return self.final_norm(x), Cache(tuple(layers), cache.memory_mask)
 
 
-class Transformer(nn.Module):
+class Transformer(EncoderDecoder):
     """The paper's encoder-decoder (Figure 1); ``output`` is the pre-softmax matrix, often the decoder's embedding itself (3.4).
 
     ``output_bias`` (V,) on the logits is a named departure.
     """
 
-    def __init__(
-        self, *, encoder: Encoder, decoder: Decoder, output: Embedding, max_positions: int, output_bias: nn.Parameter | None = None
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.output = output
-        self.output_bias = output_bias
-        self.max_positions = max_positions
-
-    def forward(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """source (B, S) and target (B, T) of ids, the target starting with <s>; source_mask (B, S), True at tokens.
-
-        Position i of the result sees target positions up to i only. Returns logits (B, T, V).
-        """
-        return self.project(self.decode(target, self.encode(source, source_mask), source_mask))
+    encoder: Encoder
+    decoder: Decoder
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """The memory (B, S, D) of source ids (B, S)."""
         memory: Tensor = self.encoder(source, _attention_mask(source_mask))
         return memory
-
-    def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D) of a whole target (B, T), each position blind to later ones."""
-        return self.step(target, self.start(memory, source_mask))[0]
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits (…, V) of hidden states (…, D)."""
-        return _logits(hidden, self.output, self.output_bias)
 
     def start(self, memory: Tensor, source_mask: Tensor | None = None) -> Cache:
         """The cache before the first target position."""
@@ -158,7 +137,7 @@ class LanguageModel(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits (…, V) of hidden states (…, D)."""
-        return _logits(hidden, self.output, self.output_bias)
+        return logits_of(hidden, self.output, self.output_bias)
 
     def start(self, mask: Tensor | None = None) -> SelfCache:
         """The cache before the first position of a batch whose first tokens have this mask (B, T), True at tokens.
@@ -214,7 +193,7 @@ class MaskedLanguageModel(nn.Module):
 
     def project(self, transformed: Tensor) -> Tensor:
         """Logits (…, V) of what ``transform`` made of hidden states (…, D)."""
-        return _logits(transformed, self.output, self.output_bias)
+        return logits_of(transformed, self.output, self.output_bias)
 
     def pool(self, hidden: Tensor) -> Tensor:
         """The pooler's vector (B, D) of hidden states (B, T, D); ValueError for a model without one."""
@@ -224,13 +203,8 @@ class MaskedLanguageModel(nn.Module):
         return pooled.tanh()
 
 
-Model = Transformer | LanguageModel | MaskedLanguageModel
+Model = EncoderDecoder | LanguageModel | MaskedLanguageModel
 """What settings can make (`build_model`)."""
-
-
-def _logits(hidden: Tensor, output: Embedding, bias: Tensor | None) -> Tensor:
-    logits = output.logits(hidden)
-    return logits if bias is None else logits + bias  # §3.4 biased = x Eᵀ + b
 
 
 def _attention_mask(source_mask: Tensor | None) -> Tensor | None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import torch
 
-from dragoman.config import Config
+from dragoman.config import Config, ModelConfig
 from dragoman.errors import UsageError
 from dragoman.model.layers import FeedForward
 from dragoman.model.linear import ROWS
@@ -41,8 +41,14 @@ def compute_dtype(config: Config, device: torch.device, *, before: torch.dtype |
         return torch.float16 if torch.cuda.get_device_capability(device) >= _TENSOR_CORES else torch.float32
     if device.type != "cpu" or before == torch.float32:
         return torch.float32
+    if config.model.architecture == "recurrent":  # whose many small products stay in float32 in any case
+        return torch.float32
     limit = _FASTER if before is None else _SLOWER
-    return torch.bfloat16 if bfloat16_time(config.model.d_model, config.model.d_ff) < limit else torch.float32
+    return torch.bfloat16 if bfloat16_time(config.model.d_model, _inner_width(config.model)) < limit else torch.float32
+
+
+def _inner_width(model: ModelConfig) -> int:
+    return model.kernel_width * model.d_model if model.architecture == "convolutional" else model.d_ff
 
 
 @dataclass

@@ -185,6 +185,8 @@ def _gathered(model: ModelConfig) -> int:
 def _activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow: bool, on_cpu: bool) -> NDArray[np.int64]:
     """Bytes kept for the backward pass for each of the N tokens of batches whose ``longest`` pairs have T: more where weights are kept."""
     product = 2 if narrow else _WIDE
+    if model.older:
+        return _older_activations(model, longest, narrow=narrow)
     between = _WIDE if on_cpu else product  # between products; on a CPU these alone are narrow
     around = _WIDE + (between if model.dropout else 0)  # of each sub-layer: the sum that is normed, and what dropout chose
     heads = 2 * model.n_heads * (model.key_width + model.value_width)
@@ -203,6 +205,20 @@ def _activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow: bool
     if narrow and on_cpu and not model.attention_dropout:
         kept = np.where(longest < _EQUATION_BELOW, product, weights)
     return layers + ends + kept * longest * model.n_heads * (model.encoder_layers + 2 * model.decoder_layers)
+
+
+def _older_activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow: bool) -> NDArray[np.int64]:
+    """The same for the models that the paper replaced."""
+    width, product, dropped = model.d_model, 2 if narrow else _WIDE, _WIDE if model.dropout else 0
+    if model.architecture == "recurrent":  # always in float32; PyTorch's LSTM keeps far more than its GRU
+        layer = (95 if model.cell == "lstm" else 32) + dropped
+        cells = model.decoder_layers * (8 * _WIDE + dropped) + 6 * _WIDE + dropped
+        return (model.encoder_layers * layer + cells) * width + (_WIDE + 1) * longest
+    convolution = model.kernel_width * product + 2 * _WIDE + dropped
+    attention = 3 * product + (_WIDE if narrow else 0)
+    layers = model.encoder_layers * convolution + model.decoder_layers * (convolution + attention)
+    ends = (4 if narrow else 6) * product + 3 * dropped
+    return (layers + ends) * width + model.decoder_layers * product * longest
 
 
 def _too_large(config: Config, memory: Memory, free: int, longest: int, *, narrow: bool, device: torch.device, shards: int) -> str:

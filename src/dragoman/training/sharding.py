@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dragoman.bundle import Bundle
 from dragoman.config import TrainingConfig
 from dragoman.errors import UsageError
+from dragoman.model import Transformer
 from dragoman.ranks import answered
 from dragoman.training.loss import Loss
 
@@ -50,6 +51,8 @@ class ShardedModel:
         self.device, self.first = device, dist.get_rank() == 0
         self._whole = replace(bundle, model=deepcopy(bundle.model)) if self.first else bundle
         self.model = bundle.encoder_decoder
+        if not isinstance(self.model, Transformer):
+            raise UsageError("training.shard=true shares out the layers of Transformers; leave it out for this model")
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for layer in (*self.model.encoder.layers, *self.model.decoder.layers):
             fully_shard(layer, mesh=mesh)

@@ -13,7 +13,8 @@ from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.model.build import build_model
 from dragoman.model.embedding import Embedding
-from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model, Transformer
+from dragoman.model.encoder_decoder import EncoderDecoder
+from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
 from dragoman.training.records import read_run
 
 
@@ -78,9 +79,9 @@ def starting_model(run: Path, config: ModelConfig, source: Tokenizer, target: To
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight[: len(weights[name])] = weights[name]
-    if isinstance(model, Transformer):
-        fill_new_rows(model.encoder.embedding, before=len(known.source_tokenizer), after=len(source))
-    inner = {Transformer: "decoder", LanguageModel: "", MaskedLanguageModel: "encoder"}[type(model)]
+    if isinstance(model, EncoderDecoder):
+        fill_new_rows(cast(Embedding, model.encoder.embedding), before=len(known.source_tokenizer), after=len(source))
+    inner = {LanguageModel: "", MaskedLanguageModel: "encoder"}.get(type(model), "decoder")
     for embedding in (model.get_submodule(inner).embedding, model.output):
         fill_new_rows(cast(Embedding, embedding), before=len(known.target_tokenizer), after=len(target))
     return model

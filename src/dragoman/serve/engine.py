@@ -1,0 +1,232 @@
+"""The one thread that computes: texts of many requests are decoded together, all else is done alone, each in its turn."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from dragoman.decoding.beam import Hypothesis, Live, Watch
+from dragoman.decoding.options import SearchOptions
+from dragoman.decoding.translate import Translation
+from dragoman.errors import DragomanError
+from dragoman.serve.metrics import Metrics
+from dragoman.serve.models import Model
+from dragoman.serve.queue import FairQueue, Item
+from dragoman.serve.refusals import RefusalError, busy
+from dragoman.serve.settings import ServeSettings
+
+Result = TypeVar("Result")
+
+_IDLE_SECONDS = 0.005  # that an idle engine waits for company of a text
+_CHARACTERS = 3  # that a token has at least on average; what has more tokens makes two batches of one
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The search of a request: equal ones are decoded together. None: the model's own."""
+
+    beam: int | None = None
+    alpha: float | None = None
+    n_best: int = 1
+    max_length: int | str | None = None
+    no_repeat_ngram: int = 0
+
+
+class Output(NamedTuple):
+    """A translation, and whether the model's own best went round in a loop, so that another may stand in its place."""
+
+    translation: Translation
+    looped: bool
+
+
+class StoppedError(Exception):
+    """Nobody waits for what is being computed."""
+
+
+class Engine:
+    """Takes what waits, and computes it in a thread of its own; its methods are for the event loop."""
+
+    def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
+        self.settings, self.metrics = settings, metrics
+        self._queue = FairQueue()
+        self._ready = threading.Condition()
+        self._numbers = count(1)
+        self._ending = False
+        self._room = asyncio.Event()
+        self._room.set()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="dragoman-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Texts in the queue."""
+        return self._queue.waiting
+
+    async def translate(self, model: Model, texts: Sequence[str], asks: Sequence[Ask], *, client: str) -> list[Output]:
+        """The translations of texts, each by its search, in order. Raises RefusalError when there is no place for them for too long."""
+        if not texts:
+            return []
+        work = [((model, ask), (model, ask, text), len(text) // _CHARACTERS + 2) for text, ask in zip(texts, asks, strict=True)]
+        futures = await self._submit(client, work)
+        return [future.result() for future in await _all_done(futures)]
+
+    async def run(self, work: Callable[[Callable[[], None]], Result], *, client: str) -> Result:
+        """What ``work`` returns, done alone in the engine's thread. It gets a function that raises once nobody waits any more."""
+        (future,) = await _all_done(await self._submit(client, [(None, work, 1)]))
+        result: Result = future.result()
+        return result
+
+    async def _submit(self, client: str, work: Sequence[tuple[Any, Any, int]]) -> list["asyncio.Future[Any]"]:
+        deadline = self._loop.time() + self.settings.max_wait
+        while self._queue.waiting >= self.settings.queue:
+            self._room.clear()
+            left = deadline - self._loop.time()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(left, 0)):
+                    await self._room.wait()
+            if left <= 0:
+                raise busy("Server is busy")
+        if self._ending:
+            raise busy("Server is shutting down", seconds=10)
+        futures = [self._loop.create_future() for _ in work]
+        items = [Item(key, job, size, self._answer(future), future.done) for future, (key, job, size) in zip(futures, work, strict=True)]
+        with self._ready:
+            self._queue.put(client, next(self._numbers), items)
+            self._ready.notify()
+        return futures
+
+    def _answer(self, future: "asyncio.Future[Any]") -> Callable[[Any], None]:
+        def answer(result: Any) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        return answer
+
+    def stop(self) -> None:
+        """No new work; what waits is still done, and then the thread ends."""
+        with self._ready:
+            self._ending = True
+            self._ready.notify()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the end of the thread, but not for ever."""
+        self._thread.join(seconds)
+
+    # In the thread of the engine
+
+    def _run(self) -> None:
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+        while (batch := self._next_batch()) is not None:
+            if not batch:
+                continue
+            began = time.perf_counter()
+            try:
+                results = self._alone(batch[0]) if batch[0].key is None else self._together(batch)
+            except BaseException as error:
+                results = [error] * len(batch)
+            if batch[0].key is not None:
+                self.metrics.decoded(len(batch), time.perf_counter() - began)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._deliver, batch, results)
+
+    def _next_batch(self) -> list[Item] | None:
+        """What to do now, waiting for it; None at the end."""
+        settings = self.settings
+        with self._ready:
+            if not self._queue.waiting:
+                self._ready.wait_for(lambda: self._queue.waiting or self._ending)
+                if not self._queue.waiting:
+                    return None
+                if not self._ending and settings.batch > 1:
+                    self._ready.wait_for(lambda: self._queue.waiting >= settings.batch, _IDLE_SECONDS)
+            return self._queue.take(settings.batch, settings.batch_tokens)
+
+    def _deliver(self, batch: Sequence[Item], results: Sequence[Any]) -> None:
+        for item, result in zip(batch, results, strict=True):
+            item.done(result)
+        if self._queue.waiting < self.settings.queue:
+            self._room.set()
+
+    def _alone(self, item: Item) -> list[Any]:
+        def check() -> None:
+            if item.gone():
+                raise StoppedError
+
+        try:
+            return [item.work(check)]
+        except StoppedError:
+            return [StoppedError()]
+
+    def _together(self, batch: Sequence[Item]) -> list[Any]:
+        """The translations of a batch; of one that cannot be, each text's own, so that a fault harms nobody else."""
+        model, ask, _ = batch[0].work
+
+        def watch(live: Live, finished: Sequence[Sequence[Hypothesis]]) -> None:
+            if all(item.gone() for item in batch):
+                raise StoppedError
+
+        texts = [text for _, _, text in (item.work for item in batch)]
+        try:
+            found = translate_together(model, texts, ask, watch, batch_tokens=self.settings.batch_tokens)
+        except StoppedError:
+            return [StoppedError()] * len(batch)
+        except DragomanError as error:
+            if len(batch) == 1:
+                return [RefusalError(400, str(error))]
+            return [self._together([item])[0] for item in batch]
+        translations = [each.translation for each in found]
+        read = sum(len(part.source) for each in translations for part in each.parts)
+        self.metrics.tokens(read, sum(len(each.tokens) for each in translations))
+        return found
+
+
+def translate_together(model: Model, texts: Sequence[str], ask: Ask, watch: Watch | None, *, batch_tokens: int) -> list[Output]:
+    """What the command line gives for these lines, but for outputs that go round in a loop: the best that does not, if the beam has one."""
+    translator = model.translator
+    beam = ask.beam or translator.bundle.config.decoding.beam
+    options = SearchOptions(no_repeat_ngram=ask.no_repeat_ngram)
+    common: dict[str, Any] = {
+        "beam": beam, "alpha": ask.alpha, "max_length": ask.max_length, "options": options, "batch_tokens": batch_tokens * beam,
+        "place": "a request", "watch": watch,
+    }  # fmt: skip
+    found = translator.translate(texts, n_best=ask.n_best, **common)
+    outputs = [Output(each, each.stop == "repetition") for each in found]
+    loops = [place for place, each in enumerate(outputs) if each.looped]
+    if loops and beam > 1:
+        wider = translator.translate([texts[place] for place in loops], n_best=beam, **common)
+        for place, each in zip(loops, wider, strict=True):
+            outputs[place] = Output(_without_loops(each, ask.n_best), True)
+    return outputs
+
+
+def _without_loops(found: Translation, n_best: int) -> Translation:
+    """The candidates that do not go round in a loop first, else in their order; ``stop`` of the best says whether it does."""
+    candidates = [replace(found, alternatives=()), *found.alternatives]
+    best, *others = sorted(candidates, key=lambda each: each.stop == "repetition")[:n_best]
+    return replace(best, alternatives=tuple(others))
+
+
+async def _all_done(futures: Sequence["asyncio.Future[Any]"]) -> Sequence["asyncio.Future[Any]"]:
+    """Waits for all; when the waiting is cancelled so are they, which tells the engine that nobody waits."""
+    try:
+        await asyncio.wait(futures)
+    except asyncio.CancelledError:
+        for future in futures:
+            future.cancel()
+        raise
+    for future in futures:
+        if not future.cancelled():
+            future.exception()  # looked at, also where another's is raised
+    return futures

@@ -1,0 +1,223 @@
+"""What stands before all routes: sizes and hosts that are refused, origins that are allowed, errors as JSON, counting and the log.
+
+Nothing of a text, a key or an address is written down anywhere.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dragoman.errors import DragomanError
+from dragoman.serve.answers import as_json, refused
+from dragoman.serve.engine import StoppedError
+from dragoman.serve.refusals import RefusalError, busy, internal
+from dragoman.serve.service import Service
+
+_SHARED = {"/translate", "/detect", "/languages", "/frontend/settings", "/translate_file"}
+"""Routes that pages of other origins may ask: LibreTranslate's, which browser extensions use."""
+_FILES = "/translate_file"
+_BODY_SECONDS = 60.0  # that the body of a request may take to arrive
+
+_CLOSE = {"Connection": "close"}  # what is still to come of the body is not read
+_SECURITY = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+}
+
+
+class Front:
+    """The ASGI application: one of its routes, with all that they share around it."""
+
+    def __init__(self, service: Service, router: Router) -> None:
+        self.service, self.router = service, router
+        self.state = _State(service)
+        self.methods = {route.path: ", ".join(sorted(route.methods or ())) for route in router.routes if isinstance(route, Route)}
+        self.names: dict[object, str] = {route.endpoint: route.path for route in router.routes if isinstance(route, Route)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An HTTP request; there are no others."""
+        if scope["type"] == "http":
+            await _Exchange(self, scope, receive, send).run()
+
+
+class _State:
+    """What routes find under ``request.app.state``."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, front: Front, scope: Scope, receive: Receive, send: Send) -> None:
+        self.front, self.service, self.receive, self.send_on = front, front.service, receive, send
+        self.path = _path(scope["path"], self.service.settings.url_prefix)
+        self.scope: Scope = {**scope, "app": front, "path": self.path or "", "root_path": "", "state": {}}
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self.status, self.began, self.started, self.read = 0, time.perf_counter(), False, 0
+        self.whole, self.gone = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        """Answers, counts, and writes a line into the log."""
+        metrics = self.service.metrics
+        metrics.inflight += 1
+        try:
+            await self._until_gone(self._answer())
+        finally:
+            metrics.inflight -= 1
+            seconds = time.perf_counter() - self.began
+            route = self.front.names.get(self.scope.get("endpoint"), "other")
+            metrics.answered(route, self.status, seconds)
+            if self.service.settings.access_log:
+                self.service.say(self._line(route, seconds))
+
+    async def _until_gone(self, work: Any) -> None:
+        """The work, which ends when the client goes away."""
+        task = asyncio.ensure_future(work)
+        watcher = asyncio.create_task(self._watch(task))
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not self.gone.is_set():  # the server ends
+                task.cancel()
+                raise
+            self.status = self.status or 499
+        finally:
+            watcher.cancel()
+
+    async def _watch(self, task: "asyncio.Task[None]") -> None:
+        await self.whole.wait()
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self.gone.set()
+        task.cancel()
+
+    async def _answer(self) -> None:
+        try:
+            self._check()
+            if self.scope["method"] == "OPTIONS" and self.path in _SHARED:
+                answer = as_json({}, headers={"Access-Control-Max-Age": "86400", "Allow": f"{self.front.methods[self.path]}, OPTIONS"})
+                await answer(self.scope, self._receive, self._send)
+                return
+            await self.front.router(self.scope, self._receive, self._send)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if self.started:
+                internal(error)
+                raise
+            await _answer_to(error)(self.scope, self._receive, self._send)
+
+    def _check(self) -> None:
+        settings = self.service.settings
+        if self.path is None:
+            raise RefusalError(404, "Not found")
+        if settings.on_loopback and not settings.trust_proxy and not self._is_own_host():
+            raise RefusalError(403, "This server answers to its own host name only")
+        if self.service.ending:
+            raise busy("Server is shutting down", seconds=10)
+        limit = self.limit
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > limit:
+            raise RefusalError(413, f"Request body too large: {int(length)} bytes, and the limit is {limit}", headers=_CLOSE)
+
+    @property
+    def limit(self) -> int:
+        """The largest body in bytes."""
+        settings = self.service.settings
+        return settings.file_limit + 65_536 if self.path == _FILES else settings.body_limit
+
+    def _is_own_host(self) -> bool:
+        """Whether the request names this machine: a page of another origin whose name was bent to here does not."""
+        host = self.headers.get("host")
+        if host is None:
+            return True
+        name = _host_name(host)
+        own = {"localhost", "127.0.0.1", "::1", self.service.settings.host.lower()}
+        if self.service.settings.public_url:
+            own.add(_host_name(urlsplit(self.service.settings.public_url).netloc))
+        return name in own
+
+    async def _receive(self) -> Message:
+        if self.whole.is_set():
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                message = await self.receive()
+        except TimeoutError:
+            raise RefusalError(408, f"The request did not arrive within {_BODY_SECONDS:g} seconds", headers=_CLOSE) from None
+        if message["type"] == "http.request":
+            self.read += len(message.get("body", b""))
+            if self.read > self.limit:
+                raise RefusalError(413, f"Request body too large: more than {self.limit} bytes", headers=_CLOSE)
+            if not message.get("more_body", False):
+                self.whole.set()
+        else:
+            self.whole.set()
+            self.gone.set()
+        return message
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started, self.status = True, message["status"]
+            names = {name.lower() for name, _ in message["headers"]}
+            added = {name: value for name, value in _SECURITY.items() if name not in names}
+            if self.path in _SHARED or (self.path or "").startswith("/download_file/"):
+                added |= {
+                    b"access-control-allow-origin": b"*",
+                    b"access-control-allow-methods": b"GET, POST, OPTIONS",
+                    b"access-control-allow-headers": b"authorization, content-type",
+                    b"access-control-expose-headers": b"x-warnings, retry-after",
+                }
+            message = {**message, "headers": [*message["headers"], *added.items()]}
+        await self.send_on(message)
+
+    def _line(self, route: str, seconds: float) -> str:
+        sizes: Mapping[str, int] = self.scope["state"].get("sizes", {})
+        facts = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "method": self.scope["method"][:16],
+            "route": route,
+            "status": self.status,
+            "seconds": round(seconds, 4),
+            **sizes,
+        }
+        return json.dumps(facts, ensure_ascii=True)
+
+
+def _path(path: str, prefix: str) -> str | None:
+    """The path below the prefix, without a slash at its end; None when it is not below it."""
+    if prefix:
+        if path != prefix and not path.startswith(f"{prefix}/"):
+            return None
+        path = path[len(prefix) :]
+    return path.rstrip("/") or "/"
+
+
+def _host_name(host: str) -> str:
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and ":" in host else host
+
+
+def _answer_to(error: Exception) -> ASGIApp:
+    if isinstance(error, RefusalError):
+        return refused(error)
+    if isinstance(error, StoppedError):
+        return refused(busy("The request was given up"))
+    if isinstance(error, HTTPException):
+        sentence = {404: "Not found", 405: "Method not allowed"}.get(error.status_code, str(error.detail))
+        return refused(RefusalError(error.status_code, sentence, headers=error.headers))
+    if isinstance(error, DragomanError):  # a text that a model cannot take
+        return refused(RefusalError(400, f"Invalid request: {error}"))
+    return refused(internal(error))

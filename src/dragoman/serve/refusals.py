@@ -1,0 +1,35 @@
+"""What a server answers when it does not do what was asked: a status, a sentence, and whether it is worth asking again."""
+
+import logging
+import secrets
+import traceback
+from collections.abc import Mapping
+
+_log = logging.getLogger("dragoman")
+
+
+class RefusalError(Exception):
+    """An answer other than 200: ``{"error": sentence}`` with a status, and headers beside it."""
+
+    def __init__(self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.headers = status, sentence, dict(headers or {})
+
+
+def invalid(sentence: str) -> RefusalError:
+    """400: the request itself must be another."""
+    return RefusalError(400, f"Invalid request: {sentence}")
+
+
+def busy(sentence: str, *, seconds: int = 5) -> RefusalError:
+    """503: the same request may be answered after so many seconds."""
+    return RefusalError(503, sentence, headers={"Retry-After": str(seconds)})
+
+
+def internal(error: Exception) -> RefusalError:
+    """500, with an id under which the log says where in the program it was; never what was said, for that may have a text in it."""
+    number = secrets.token_hex(2)
+    frames = traceback.extract_tb(error.__traceback__)
+    places = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in reversed(frames))
+    _log.error("internal error (id %s): %s at %s", number, type(error).__name__, places)
+    return RefusalError(500, f"Internal error (id {number})")

@@ -1,0 +1,102 @@
+"""What all routes share: the settings, the loaded models, the engine, who may ask; and the life of these."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import Request
+
+from dragoman.errors import DragomanError
+from dragoman.serve.engine import Engine
+from dragoman.serve.keys import Key, Keyring, Turnstile, presented_key
+from dragoman.serve.metrics import Metrics
+from dragoman.serve.models import Models, Place, find_models
+from dragoman.serve.parameters import Fields
+from dragoman.serve.refusals import busy
+from dragoman.serve.settings import ServeSettings
+from dragoman.serve.store import Store
+
+_log = logging.getLogger("dragoman")
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who asks: the name under which its work waits and is counted, and the most characters it may send."""
+
+    name: str
+    char_limit: int
+
+
+class Service:
+    """A server's parts, made inside the event loop that they live in."""
+
+    def __init__(self, settings: ServeSettings, paths: Sequence[Path], *, say: Callable[[str], None]) -> None:
+        """``paths`` are those of the models; ``say`` takes the lines of the access log."""
+        self.settings, self.paths, self.say = settings, paths, say
+        self.metrics = Metrics()
+        self.engine = Engine(settings, self.metrics)
+        self.keyring, self.turnstile = Keyring(settings.keys), Turnstile()
+        self.store = Store()
+        self.began = time.monotonic()
+        self.ending = False
+        self._models: Models | None = None
+        self._reloading = asyncio.Lock()
+
+    @property
+    def models(self) -> Models:
+        """The loaded models. Raises RefusalError while there are none."""
+        if self._models is None:
+            raise busy("Server is loading", seconds=2)
+        return self._models
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests can be answered."""
+        return self._models is not None and not self.ending
+
+    async def load(self, places: Sequence[Place]) -> None:
+        """Reads the models; DragomanError for what is wrong with one."""
+        self._models = await asyncio.to_thread(Models.load, places, device=self.settings.device, precision=self.settings.precision)
+
+    async def reload(self) -> None:
+        """Reads the models again, the newest checkpoints of runs, and takes them all at once; what is being decoded keeps its own.
+
+        When one cannot be read the old ones stay, and that is said.
+        """
+        async with self._reloading:
+            try:
+                await self.load(await asyncio.to_thread(find_models, self.paths))
+            except DragomanError as error:
+                _log.warning("the models stay as they were: %s", error)
+                return
+        loaded = ", ".join(f"{model.name} step {model.step}" for model in self.models.models)
+        _log.info("loaded again: %s", loaded)
+
+    def close(self) -> None:
+        """Ends the engine when its work is done, and forgets the files."""
+        self.engine.stop()
+        self.engine.join(2.0)
+        self.store.close()
+
+    def admit(self, request: Request, fields: Fields, *, counted: bool = True) -> Client:
+        """The client of a request. Raises RefusalError without the key that is needed, or when it asks too often."""
+        key = self.keyring.check(presented_key(fields, request.headers.get("authorization", "")))
+        name = f"key {key.name}" if key else address_of(request, trust_proxy=self.settings.trust_proxy)
+        if counted:
+            self.turnstile.enter(name, _limit(key, "req_limit", self.settings.req_limit))
+        return Client(name, _limit(key, "char_limit", self.settings.char_limit))
+
+
+def _limit(key: Key | None, name: str, common: int) -> int:
+    own: int | None = getattr(key, name) if key else None
+    return common if own is None else own
+
+
+def address_of(request: Request, *, trust_proxy: bool) -> str:
+    """The address that a request came from: of a trusted proxy, the one that it saw."""
+    if trust_proxy and (forwarded := request.headers.get("x-forwarded-for")):
+        return forwarded.rpartition(",")[2].strip()
+    return request.client.host if request.client else ""

@@ -1,0 +1,184 @@
+"""``dragoman serve`` as a process: what it says, how it ends, and what stands in its way; keys, limits, new checkpoints."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from command_line import COMMAND, environment, tiny_bundle
+from dragoman.bundle import mark_checkpoint
+from dragoman.cli import main
+from serving import Client, bundle_of, echoing, serving
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bundle(tmp_path_factory.mktemp("models") / "made")
+
+
+@contextmanager
+def started(*arguments: str | Path, said: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Client]]:
+    """The command with its standard error in a file, once it listens."""
+    with said.open("wb") as errors, subprocess.Popen(
+        [*COMMAND, "serve", *map(str, arguments), "--port", "0"], stdout=subprocess.PIPE, stderr=errors, env=environment()
+    ) as process:  # fmt: skip
+        try:
+            deadline = time.monotonic() + 100
+            while b"ready: " not in said.read_bytes() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            line = said.read_text("utf-8").splitlines()[0]
+            yield process, Client(line.partition("listening on ")[2].partition(",")[0])
+        finally:
+            process.kill()
+
+
+def test_a_run_is_served_reloaded_and_ended(made: Path, tmp_path: Path) -> None:
+    run, said = tmp_path / "run", tmp_path / "said"
+    for step in (100, 200):
+        folder = run / "checkpoints" / f"step-{step:06}"
+        shutil.copytree(made, folder)
+        document = json.loads((folder / "config.json").read_bytes())
+        document["info"]["step"] = step
+        (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    mark_checkpoint(run, "best", run / "checkpoints" / "step-000100")
+    with started(run, "--device", "cpu", said=said) as (process, client):
+        (model,) = client.get("/api/v1/models").json["models"]
+        assert (model["run"], model["step"], model["pairs"]) == ("run", 100, [{"source": "aa", "target": "bb"}])
+        mark_checkpoint(run, "best", run / "checkpoints" / "step-000200")
+        process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while client.get("/api/v1/models").json["models"][0]["step"] != 200 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert client.get("/api/v1/models").json["models"][0]["step"] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+    lines = said.read_text("utf-8").splitlines()
+    notices = [line for line in lines if not line.startswith("{")]
+    assert notices[0].startswith("dragoman: listening on http://127.0.0.1:")
+    assert notices[1:3] == ["dragoman: ready: aa-bb", "dragoman: loaded again: run step 200"]
+    assert notices[-1] == "dragoman: stopped"
+    assert {json.loads(line)["route"] for line in lines if line.startswith("{")} == {"/api/v1/models"}
+
+
+def test_what_stands_in_the_way_is_one_line(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = shutil.copytree(made, tmp_path / "other")
+    broken = shutil.copytree(made, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"none")
+    nameless = bundle_of(shutil.copytree(made, tmp_path / "x"), "", "")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for arguments, status, fault in (
+            ([made, "--port", port], 1, f"127.0.0.1:{port}: cannot listen there (Address already in use); give another --port"),
+            ([made, "--host", "192.0.2.1"], 1, "192.0.2.1:5000: cannot listen there"),
+            ([made, "--host", "no host"], 1, "no host: no address of this machine"),
+            ([tmp_path / "nowhere"], 1, "nowhere: no such model"),
+            ([broken, "--port", 0], 1, "broken: cannot load this model: model.safetensors is not a whole safetensors file"),
+            ([made, other], 2, "other: translates aa-bb as"),
+            ([nameless], 1, "the model does not say its languages"),
+            ([made, "--keys", tmp_path / "none.json"], 1, "none.json: cannot read the keys"),
+            ([made, "--url-prefix", "mt"], 2, "url_prefix=mt: it must begin with /"),
+        ):
+            assert main(["serve", *map(str, arguments)]) == status, fault
+            out, err = capsys.readouterr()
+            assert out == ""
+            assert fault in err.splitlines()[-1]
+            assert len(err.splitlines()) <= 2
+
+
+def test_without_the_extra_nothing_of_it_is_imported_and_serve_says_what_to_install() -> None:
+    program = """\
+import sys, dragoman.cli.serve, dragoman.cli.keys
+print(sorted({"starlette", "uvicorn", "torch"} & set(sys.modules)))
+sys.modules["uvicorn"] = None
+sys.exit(dragoman.cli.main(["serve", "anything"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stdout) == (1, "[]\n")
+    assert done.stderr == "dragoman: serving needs the package uvicorn; pip install 'dragoman[serve]'\n"
+
+
+def test_keys_have_their_own_limits(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, base = tmp_path / "keys.json", {"source": "aa", "target": "bb"}
+    keys = []
+    for name, limits in (("small", ["--req-limit", "2", "--char-limit", "10"]), ("plain", [])):
+        assert main(["keys", "add", name, "--keys", str(path), *limits]) == 0
+        keys.append(capsys.readouterr().out.strip())
+    with echoing(made, keys=path, char_limit=20, req_limit=3) as client:
+        answer = client.post("/translate", {"q": "a", **base})
+        assert (answer.status, answer.error) == (403, "An API key is required")
+        answer = client.post("/translate", {"q": "a", "api_key": "wrong", **base})
+        assert (answer.status, answer.error) == (403, "Invalid API key")
+        small, plain = ({"api_key": key, **base} for key in keys)
+        assert client.post("/translate", {"q": "x" * 11, **small}).error == "Invalid request: request (11) exceeds text limit (10)"
+        assert client.post("/translate", {"q": "x" * 10, **small}).status == 200
+        answer = client.post("/translate", {"q": "x", **small})
+        assert (answer.status, answer.error) == (429, "Slowdown: 2 per 1 minute")
+        assert 1 <= int(answer.headers["retry-after"]) <= 30
+        assert client.post("/translate", {"q": "x" * 20, **plain}).status == 200
+        assert client.post("/translate", {"q": "x", **base}, Authorization=f"Bearer {keys[1]}").status == 200
+        assert client.get("/languages").status == 200
+        assert client.get("/frontend/settings").json["keyRequired"] is True
+        files = client.multipart("/translate_file", {"file": ("a.txt", b"x"), **plain})
+        assert client.get(files.json["translatedFileUrl"].removeprefix(client.address)).status == 200
+        assert client.post("/translate", {"q": "x", **plain}).status == 429
+        assert main(["keys", "remove", "plain", "--keys", str(path)]) == 0
+        assert client.post("/translate", {"q": "x", **plain}).error == "Invalid API key"
+
+
+def test_a_loop_gives_way_to_the_best_that_is_none(made: Path) -> None:
+    from dataclasses import replace
+
+    from dragoman.serve.engine import Ask, translate_together
+    from dragoman.serve.models import Place
+    from serving import Echo, echoes
+
+    model = echoes([Place.find(made)]).models[0]
+    echo = model.translator
+    assert isinstance(echo, Echo)
+    whole = echo.translate
+
+    def looping(texts: list[str], *, n_best: int = 1, **others: object) -> list[object]:
+        found = whole(texts, n_best=n_best)
+        return [
+            replace(
+                each,
+                stop="repetition" if each.text == "ha" else "end",
+                alternatives=tuple(
+                    replace(other, stop="repetition" if rank == 0 else "end") for rank, other in enumerate(each.alternatives)
+                ),
+            )
+            for each in found
+        ]
+
+    echo.translate = looping  # type: ignore[method-assign, assignment]
+    found = translate_together(model, ["ona", "ha"], Ask(n_best=2), None, batch_tokens=100)
+    assert [(each.translation.text, each.looped) for each in found] == [("ona", False), ("ha (2)", True)]
+    assert [each.text for each in found[1].translation.alternatives] == ["ha (3)"]
+
+
+def test_a_tag_of_a_model_for_several_languages_is_a_target(tmp_path: Path) -> None:
+    from dragoman.bundle import Bundle, save_bundle
+    from dragoman.data.tokenizer import Tokenizer
+    from small_bundles import WORDS, make_bundle
+
+    tokenizer = Tokenizer.train([" ".join(WORDS)], kind="whitespace", vocabulary_size=60, tags=["de", "pt_BR"])
+    bundle = make_bundle(tokenizer, tokenizer)
+    config = bundle.config.with_values(data={"source": "en", "target": "mul"})
+    save_bundle(Bundle(config, bundle.model, tokenizer, tokenizer, {"step": 1}), tmp_path / "tagged")
+    with serving(tmp_path / "tagged", device="cpu") as client:
+        assert client.get("/languages").json[1] == {"code": "en", "name": "English", "targets": ["de", "pt-br"]}
+        answers = [client.post("/translate", {"q": "ona bek", "source": "en", "target": code}).json for code in ("de", "pt-BR")]
+        from dragoman.decoding.translate import Translator
+
+        expected = Translator(bundle).translate([">>de<< ona bek", ">>pt_BR<< ona bek"])
+        assert [answer["translatedText"] for answer in answers] == [each.text for each in expected]

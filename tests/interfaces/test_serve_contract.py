@@ -1,0 +1,74 @@
+"""The OpenAPI document is valid, and the server keeps to it: schemathesis asks what it allows and what it does not."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from command_line import tiny_bundle
+from serving import Client, bundle_of, serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    made = tiny_bundle(tmp_path_factory.mktemp("models") / "made")
+    pairs = [("en", "de"), ("de", "en"), ("de", "fr")]
+    with serving(*(bundle_of(made, *pair) for pair in pairs), device="cpu") as client:
+        yield client
+
+
+def test_the_document_is_openapi_3_1(server: Client) -> None:
+    validator = pytest.importorskip("openapi_spec_validator", reason="openapi-spec-validator is not installed")
+    document = server.get("/openapi.json").json
+    assert document["openapi"] == "3.1.0"
+    validator.validate(document)
+
+
+def test_the_document_has_every_route(server: Client) -> None:
+    from dragoman.serve.app import ROUTES
+
+    document = server.get("/openapi.json").json
+    told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    hidden = {"/", "/docs", "/spec", "/openapi.json"}
+    assert told == {(method, path) for methods, path, _ in ROUTES for method in methods.split() if path not in hidden}
+
+
+def test_the_document_has_the_languages_that_are_loaded(server: Client) -> None:
+    schema = server.get("/openapi.json").json["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    pairs = {each["properties"]["source"]["const"]: each["properties"]["target"]["enum"] for each in schema["anyOf"]}
+    assert pairs == {"de": ["de", "en", "fr"], "en": ["de", "en", "fr"], "fr": ["fr"], "auto": ["de", "en", "fr"]}
+
+
+def test_a_few_requests_of_every_kind_are_answered_as_it_says(server: Client) -> None:
+    """`benchmarks/serve_contract.py` asks hundreds on every route; here are a few."""
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+
+    document = server.get("/openapi.json").json
+    schema = schemathesis.openapi.from_dict(document)
+    asked = 0
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        if operation.path not in ("/translate", "/detect", "/health", "/languages", "/api/v1/translate"):
+            continue
+        strategy = operation.as_strategy()
+
+        @seed(1)
+        @settings(max_examples=2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        @given(case=strategy)
+        def ask(case: object) -> None:
+            nonlocal asked
+            asked += 1
+            case.call_and_validate(base_url=server.address, timeout=20)  # type: ignore[attr-defined]
+
+        ask()
+    assert asked >= 8
+
+
+def test_the_examples_of_the_document_work(server: Client) -> None:
+    for path, methods in server.get("/openapi.json").json["paths"].items():
+        for operation in methods.values():
+            for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+                if "example" in content:
+                    answer = server.post(path, json.dumps(content["example"]).encode())
+                    assert (answer.status, kind) == (200, "application/json"), path

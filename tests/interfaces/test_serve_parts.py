@@ -1,0 +1,232 @@
+"""The parts of a server by themselves: turns in the queue, HTML, languages, keys and limits, settings from the environment."""
+
+import html
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.cli import main
+from dragoman.errors import DragomanError, UsageError
+from serving import ServeSettings
+
+from dragoman.serve.detect import Profile, detect  # isort: skip  # after serving, which skips where the extra is missing
+from dragoman.serve.html_text import html_document  # isort: skip
+from dragoman.serve.keys import Keyring, Turnstile, new_key, read_keys, write_keys  # isort: skip
+from dragoman.serve.queue import FairQueue, Item  # isort: skip
+from dragoman.serve.refusals import RefusalError  # isort: skip
+from dragoman.serve.segments import assembled, document_of, sentences_of  # isort: skip
+from dragoman.serve.settings import from_environment  # isort: skip
+
+
+def items(name: str, count: int, *, key: Any = "search", gone: bool = False) -> list[Item]:
+    return [Item(key, name, 10, lambda _: None, lambda: gone) for _ in range(count)]
+
+
+def taken(queue: FairQueue, most: int = 8, budget: int = 1000) -> Counter[str]:
+    return Counter(item.work for item in queue.take(most, budget))
+
+
+def test_requests_take_turns_and_a_long_one_has_a_quarter_while_others_wait() -> None:
+    queue = FairQueue()
+    queue.put("one", 1, items("long", 40))
+    for number in range(2, 5):
+        queue.put("two", number, items(f"single {number}", 1))
+    assert taken(queue) == {"long": 2, "single 2": 1, "single 3": 1, "single 4": 1}
+    assert taken(queue) == {"long": 8}
+    assert queue.waiting == 30
+
+
+def test_clients_share_a_batch_whatever_the_number_of_their_requests() -> None:
+    queue = FairQueue()
+    for number in range(50):
+        queue.put("greedy", number, items("greedy", 1))
+    queue.put("modest", 100, items("modest", 1))
+    assert taken(queue, most=2) == {"greedy": 1, "modest": 1}
+
+
+def test_only_what_is_searched_alike_goes_together_and_other_work_goes_alone() -> None:
+    queue = FairQueue()
+    queue.put("a", 1, items("a", 2, key="beam 4"))
+    queue.put("b", 2, items("b", 2, key="beam 5"))
+    queue.put("c", 3, items("c", 1, key=None))
+    queue.put("d", 4, items("d", 1, key="beam 4"))
+    assert taken(queue) == {"a": 2, "d": 1}
+    assert taken(queue) == {"b": 2}
+    assert taken(queue) == {"c": 1}
+    assert queue.waiting == 0
+    assert not queue.clients
+
+
+def test_a_budget_of_tokens_and_at_least_one_text() -> None:
+    queue = FairQueue()
+    queue.put("a", 1, items("a", 9))
+    assert taken(queue, budget=35) == {"a": 3}
+    assert taken(queue, budget=1) == {"a": 1}
+
+
+def test_what_nobody_waits_for_is_left_out() -> None:
+    queue = FairQueue()
+    queue.put("a", 1, items("gone", 5, gone=True))
+    queue.put("a", 2, items("here", 1))
+    assert taken(queue) == {"here": 1}
+    assert queue.waiting == 0
+
+
+PIECES = ["<", ">", "a", "Some text. ", "b ", "\n", "&", "&amp;", "&eacute;", "</", "p", "/", "!", "--", "<p class=x>", "</P >", "<code>",
+          "</code>", "<pre>", "é", "?", "<script>", "</script>", ";", "<br/>", "<b translate=no>", "</b>", "😀"]  # fmt: skip
+
+
+def changed(text: str, change: Callable[[str], str]) -> str:
+    document = html_document(text, split=True)
+    return assembled(document, [change(sentence.text) for sentence in sentences_of(document)])
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+@settings(max_examples=40, deadline=None)
+def test_html_that_is_not_changed_is_the_same_to_a_reader(text: str) -> None:
+    def plain(text: str) -> str:
+        return html.unescape(" ".join(text.split()))
+
+    assert plain(changed(text, str)) == plain(text)
+
+
+@given(st.text(max_size=80))
+@settings(max_examples=40, deadline=None)
+def test_text_is_its_sentences_and_what_is_between_them(text: str) -> None:
+    document = document_of(text, split=True)
+    assert assembled(document, [sentence.text for sentence in sentences_of(document)]) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('<p>ona</p><A HREF="x>y" >bek</A >', '<p>ONA</p><A HREF="x>y" >BEK</A >'),
+        ("ona &lt; bek &amp; rem", "ONA &lt; BEK &amp; REM"),
+        ("<p>one\n   two</p>\n<p> three </p>", "<p>ONE TWO</p>\n<p> THREE </p>"),
+        ("<script>if (a<b) x()</script><style>p{}</style>a", "<script>if (a<b) x()</script><style>p{}</style>A"),
+        ("a<code>b <i>c</i></code>d<i translate='no'>e<b>f</b></i>g", "A<code>b <i>c</i></code>D<i translate='no'>e<b>f</b></i>G"),
+        ('<span class="x notranslate">a</span>b', '<span class="x notranslate">a</span>B'),
+        ("<pre>a\n  b</pre>", "<pre>A\n  B</pre>"),
+        ("<!-- a --><!DOCTYPE html>b<br/>c", "<!-- a --><!DOCTYPE html>B<br/>C"),
+        ("a&nbsp;b &#8211; c", "A&nbsp;B &#8211; C"),
+    ],
+)
+def test_tags_stay_and_text_is_translated(text: str, expected: str) -> None:
+    assert changed(text, str.upper) == expected
+
+
+def test_a_translation_is_never_markup() -> None:
+    assert changed("<p>a</p>", lambda _: "<img src=x onerror=y> & <") == "<p>&lt;img src=x onerror=y&gt; &amp; &lt;</p>"
+
+
+ENGLISH = ["A man rides a horse through the field.", "Two dogs play with the ball in the water.", "The woman is reading a book."] * 4
+GERMAN = ["Ein Mann reitet ein Pferd über das Feld.", "Zwei Hunde spielen im Wasser mit dem Ball.", "Die Frau liest ein Buch."] * 4
+
+
+def test_the_language_of_a_text_among_the_sources() -> None:
+    profiles = {"en": Profile.of(ENGLISH), "de": Profile.of(GERMAN)}
+    assert [code for code, _ in detect("The dogs ride in the field", profiles, ["de", "en"])] == ["en", "de"]
+    found = dict(detect("Der Mann und die Frau", profiles, ["en", "de"]))
+    assert found["de"] > 90
+    assert sum(found.values()) == pytest.approx(100)
+    assert dict(detect("Der Mann und die Frau", profiles, ["en"]))["en"] == pytest.approx(found["en"])
+    assert detect("12 😀", profiles, ["en", "de"]) == [("en", 0.0), ("de", 0.0)]
+    assert detect("text", {}, ["en"]) == [("en", 0.0)]
+
+
+def test_keys_are_kept_as_digests_and_seen_as_soon_as_they_are_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys.json"
+    assert main(["keys", "add", "web", "--keys", str(path), "--req-limit", "120", "--char-limit", "10000"]) == 0
+    text = capsys.readouterr().out.strip()
+    assert text not in path.read_text("utf-8")
+    ring = Keyring(path)
+    key = ring.check(text)
+    assert key is not None
+    assert (key.name, key.req_limit, key.char_limit) == ("web", 120, 10000)
+    for wrong, error in (("", "An API key is required"), ("x" + text, "Invalid API key")):
+        with pytest.raises(RefusalError, match=error):
+            ring.check(wrong)
+    assert main(["keys", "add", "more", "--keys", str(path), "--json"]) == 0
+    assert ring.check(json.loads(capsys.readouterr().out)["key"]) is not None
+    assert main(["keys", "add", "more", "--keys", str(path)]) == 1
+    assert main(["keys", "list", "--keys", str(path)]) == 0
+    assert capsys.readouterr().out == "web\treq_limit=120\tchar_limit=10000\nmore\n"
+    assert main(["keys", "remove", "web", "--keys", str(path)]) == 0
+    with pytest.raises(RefusalError, match="Invalid API key"):
+        ring.check(text)
+    assert path.stat().st_mode & 0o077 == 0
+    path.unlink()
+    with pytest.raises(RefusalError, match="The keys of this server cannot be read") as refused:
+        ring.check(text)
+    assert refused.value.status == 503
+    assert Keyring(None).check("") is None
+
+
+def test_a_damaged_file_of_keys_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    for content in ("{", "[]", '{"format": 2, "keys": []}', '{"format": 1, "keys": [{"name": "a", "sha256": "1"}]}'):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(DragomanError, match="not a file of keys"):
+            read_keys(path)
+    write_keys(path, [new_key("a", req_limit=None, char_limit=0)[1]])
+    assert [key.char_limit for key in read_keys(path)] == [0]
+
+
+def test_requests_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    gate = Turnstile()
+    for _ in range(3):
+        gate.enter("a", 3)
+    gate.enter("b", 3)
+    gate.enter("a", 0)
+    with pytest.raises(RefusalError, match="Slowdown: 3 per 1 minute") as refused:
+        gate.enter("a", 3)
+    assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "20"})
+    now += 20
+    gate.enter("a", 3)
+    with pytest.raises(RefusalError):
+        gate.enter("a", 3)
+
+
+def test_libretranslates_environment_is_read() -> None:
+    found = from_environment({"LT_CHAR_LIMIT": "100", "LT_BATCH_LIMIT": "-1", "LT_API_KEYS": "true", "LT_PORT": "5001", "OTHER": "x",
+                              "LT_SUGGESTIONS": "false", "LT_DISABLE_FILES_TRANSLATION": "true", "LT_REQ_LIMIT": ""})  # fmt: skip
+    assert found == {"char_limit": 100, "batch_limit": 0, "keys": Path("keys.json"), "port": 5001, "files": False}
+    assert from_environment({"LT_API_KEYS": "/etc/keys.json"}) == {"keys": Path("/etc/keys.json")}
+    with pytest.raises(UsageError, match="LT_PORT=five"):
+        from_environment({"LT_PORT": "five"})
+
+
+@pytest.mark.parametrize("wrong", [{"batch": 0}, {"port": 70000}, {"timeout": 0}, {"url_prefix": "mt"}, {"public_url": "x"}, {"beam": 99}])
+def test_impossible_settings_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        ServeSettings(**wrong)
+
+
+def test_a_run_gets_the_trigrams_of_its_training_text_once(tmp_path: Path) -> None:
+    from dragoman.data.corpus import Corpus
+    from dragoman.data.tokenizer import Tokenizer
+    from dragoman.serve.detect import profiles_of
+    from small_bundles import make_bundle
+
+    tokenizer = Tokenizer.train([*ENGLISH, *GERMAN], kind="bpe", vocabulary_size=400)
+    made = make_bundle(tokenizer, tokenizer)
+    bundle = type(made)(made.config.with_values(data={"source": "en", "target": "de"}), made.model, tokenizer, tokenizer)
+    pairs = list(zip(ENGLISH, GERMAN, strict=True))
+    Corpus.build(tmp_path / "corpus", pairs, source_tokenizer=tokenizer, target_tokenizer=tokenizer, max_length=99, batch_tokens=999)
+    folder = tmp_path / "checkpoints" / "step-000001"
+    counted = profiles_of(folder, bundle)
+    assert counted == {"en": Profile.of(ENGLISH), "de": Profile.of(GERMAN)}
+    assert profiles_of(folder, bundle) == counted
+    (tmp_path / "languages.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(DragomanError, match=r"languages\.json: not the languages of a run"):
+        profiles_of(folder, bundle)
+    assert profiles_of(tmp_path / "elsewhere", bundle) == {}
