@@ -224,9 +224,16 @@ def marian(folder: Path, *, tags: tuple[str, ...] = (), shared: bool = True, pre
     }  # fmt: skip
     weights = random_weights(shapes)
     for name in names:
-        weights[f"model.{name}.weight"] *= 0.5  # so that an output token does not call for itself again
+        weights[f"model.{name}.weight"] *= 0.2  # so that an output token does not call for itself again
         weights[f"model.{name}.weight"][rows - 1] = 0.0
-    weights["final_logits_bias"] *= 0.3
+    for name, weight in weights.items():  # the output is to depend on the source, and on what is said already, more than on anything else
+        weight *= (
+            0.1
+            if "layer_norm.bias" in name or name == "final_logits_bias"
+            else 5
+            if name.endswith(("out_proj.weight", "fc2.weight"))
+            else 1
+        )
     write(folder, values | config, weights)
     special = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de", "separate_vocabs": not shared}
     (folder / "tokenizer_config.json").write_text(json.dumps(special))

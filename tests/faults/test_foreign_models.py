@@ -117,7 +117,7 @@ def test_a_pickle_with_code_is_refused_in_one_sentence_and_not_run(tmp_path: Pat
     (folder / "model.safetensors").unlink()
     torch.save({"transformer.wte.weight": torch.zeros(2, 2), "more": Harmful(f"touch {tmp_path / 'harm'}")}, folder / "pytorch_model.bin")
     said = refused(folder)
-    assert "pytorch_model.bin: the file asks for code to be run (" in said
+    assert "pytorch_model.bin: the file asks for code to be run (posix.system)" in said
     assert "save the state dict alone, best as safetensors" in said
     assert not (tmp_path / "harm").exists()
 

@@ -43,7 +43,7 @@ def test_a_folder_is_imported_verified_and_used(run: Callable[..., str], tmp_pat
     assert "largest difference of logits 0 (limit" in out
     assert "greedy outputs agree on 3 of 3 samples" in out
     facts = json.loads(run("inspect", tmp_path / "model", "--json"))
-    assert facts["vocabulary"] == {"tokenizer": "foreign", "joint": False, "source": 67, "target": 67}
+    assert facts["vocabulary"] == {"tokenizer": "foreign", "joint": False, "source": 67, "target": 67, "tags": ["de", "fr"]}
     assert "random" not in json.dumps(facts)
     (tmp_path / "lines").write_text(">>fr<< A man\n\n>>de<< snow\n", encoding="utf-8")
     assert run("translate", tmp_path / "model", tmp_path / "lines", "--beam", "1", "--max-length", "6").count("\n") == 3

@@ -177,7 +177,8 @@ def export_model(bundle: Bundle, out: Path) -> tuple[Verification, list[str]]:
     is left.
     """
     module = _module_for(bundle)
-    if problems := module.find_misfits(bundle.config.model):
+    problems: list[str] = module.find_misfits(bundle.config.model)
+    if problems:
         raise DragomanError(
             f"a model of this shape has no {module.__name__.rpartition('.')[2]} layout: {'; '.join(problems)}; export it to ctranslate2 or "
             "onnx, or train one with settings that fit"
@@ -214,7 +215,8 @@ def _write(bundle: Bundle, folder: Path, module: ModuleType) -> list[str]:
     config = bundle.config.with_values(model=model.model_dump())
     shapes: dict[str, Shape] = {name: tuple(weight.shape) for name, weight in empty_model(config).named_parameters()}
     target = bundle.target_tokenizer
-    values, notices = module.write_settings(config, bos=target.bos, eos=target.eos)
+    written: tuple[dict[str, Any], list[str]] = module.write_settings(config, bos=target.bos, eos=target.eos)
+    values, notices = written
     inside = values["architectures"][0] != "BertModel"
     named = {
         name if name.startswith(_WITHOUT_PREFIX) or not inside else f"{module.PREFIX}{name}": weight

@@ -170,7 +170,8 @@ def _read_tokenizer(path: Path, entries: int) -> Tokenizer:
     """The tokenizer of a file of as many entries; the start token also ends a text, as it stood between those of the training."""
     try:
         data = path.read_bytes()
-        pieces, place = [], 4
+        pieces: list[Piece] = []
+        place = 4
         while place < len(data):
             score, size = struct.unpack_from("<fi", data, place)
             place += 8 + size

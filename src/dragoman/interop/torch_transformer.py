@@ -220,8 +220,8 @@ def _tokenizer(side: Side, path: Path, name: str) -> Tokenizer:
     else:
         backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     opening = (ids[side.bos],) if side.opening else ()
-    special_ids = {key: token for key, token in special.items() if token is not None}
-    return Tokenizer(kind="foreign", joiner="", backend=backend, opening=opening, **special_ids)
+    pad, bos, eos, unk = (ids[entry] for entry in (side.pad, side.bos, side.eos, side.unk))
+    return Tokenizer(kind="foreign", joiner="", pad=pad, bos=bos, eos=eos, unk=unk, backend=backend, opening=opening)
 
 
 def verify_torch_transformer(imported: Imported, recipe: Recipe, bundle: Bundle) -> Verification:
@@ -248,24 +248,17 @@ def verify_torch_transformer(imported: Imported, recipe: Recipe, bundle: Bundle)
 
 
 def _stack(side: str, config: ModelConfig, weights: Mapping[str, Tensor], prefix: str) -> nn.Module:
-    pre, biased = config.norm_place == "pre", config.attention_bias
-    layer, stack = (
-        (nn.TransformerEncoderLayer, nn.TransformerEncoder) if side == "encoder" else (nn.TransformerDecoderLayer, nn.TransformerDecoder)
-    )
-    made = layer(
-        config.d_model,
-        config.n_heads,
-        config.d_ff,
-        0.0,
-        config.activation,
-        config.norm_epsilon,
-        batch_first=True,
-        norm_first=pre,
-        bias=biased,
-    )
-    final = nn.LayerNorm(config.d_model, config.norm_epsilon, bias=biased) if config.final_norm or pre else None
-    count = config.encoder_layers if side == "encoder" else config.decoder_layers
-    whole = stack(made, count, final, **({"enable_nested_tensor": False} if side == "encoder" else {}))
+    pre, biased, epsilon = config.norm_place == "pre", config.attention_bias, config.norm_epsilon
+    final = nn.LayerNorm(config.d_model, epsilon, bias=biased) if config.final_norm or pre else None
+    sizes = config.d_model, config.n_heads, config.d_ff, 0.0, config.activation, epsilon
+    whole: nn.Module
+    if side == "encoder":
+        layer = nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=pre, bias=biased)
+        whole = nn.TransformerEncoder(layer, config.encoder_layers, final, enable_nested_tensor=False)
+    else:
+        whole = nn.TransformerDecoder(
+            nn.TransformerDecoderLayer(*sizes, batch_first=True, norm_first=pre, bias=biased), config.decoder_layers, final
+        )
     start = f"{prefix}{side}."
     whole.load_state_dict({name.removeprefix(start): weight.float() for name, weight in weights.items() if name.startswith(start)})
     return whole.eval()

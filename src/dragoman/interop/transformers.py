@@ -100,16 +100,17 @@ def _quiet() -> Iterator[None]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    said: Any = transformers.logging
+    level = said.get_verbosity()
+    said.set_verbosity_error()
+    said.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        transformers.logging.set_verbosity(level)
-        transformers.logging.enable_progress_bar()
+        said.set_verbosity(level)
+        said.enable_progress_bar()
         if before is None:
             del os.environ["HF_HUB_OFFLINE"]
         else:

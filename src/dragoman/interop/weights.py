@@ -56,11 +56,10 @@ def read_file(path: Path) -> dict[str, Tensor]:
 
 
 def _reason(error: Exception) -> str:
-    if type(error).__name__ == "UnpicklingError" and "Weights only load failed" in str(error):
-        what = next((line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line), "")
-        what = what.partition("GLOBAL ")[2].split(" ")[0].rstrip(".") if "GLOBAL " in what else "objects that are no tensors"
+    asked = str(error).partition("GLOBAL ")[2].split(" ")[0].rstrip(".")
+    if type(error).__name__ == "UnpicklingError" and asked:
         return (
-            f"the file asks for code to be run ({what}), and Dragoman runs none of a model's; save the state dict alone, best as "
+            f"the file asks for code to be run ({asked}), and Dragoman runs none of a model's; save the state dict alone, best as "
             "safetensors, with the program that it comes from"
         )
     first = next(iter(str(error).splitlines()), "")[:200]
