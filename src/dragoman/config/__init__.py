@@ -58,8 +58,10 @@ class DataConfig(Settings):
     valid_tags: tuple[str, ...] = Field(
         (), description="For each validation corpus, its language tag; not given, those of tags, where there are as many corpora."
     )
-    tokenizer: Literal["bpe", "whitespace"] = Field(
-        "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
+    tokenizer: Literal["bpe", "whitespace", "foreign"] = Field(
+        "bpe",
+        description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces; foreign is "
+        "the vocabulary of an imported model, which only training that goes on from one has.",
     )
     target_tokenizer: Literal["", "bpe", "whitespace"] = Field(
         "", description="The target's, where it is not the source's: whitespace for trees; needs joint_vocabulary=false."

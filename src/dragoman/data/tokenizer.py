@@ -5,6 +5,9 @@ The file is JSON: our few fields, and under ``tokenizer`` exactly what the ``tok
 The four special tokens have their places in the vocabulary, but no text encodes to them: ``<`` is a piece of its own, so no sequence
 of merges spells ``<s>``, and nothing is registered with ``tokenizers`` to be looked for in text. Language tags are the same: their entries
 hold a space, and no piece of text does. A tag is put before ids by who knows that one is meant: a corpus that has one, or `split_tag`.
+
+A ``foreign`` tokenizer is another program's, as that program wrote it for ``tokenizers`` or made from its files (`interop`). Its special
+tokens, too, are ordinary text where they stand in text, and its entries that end with a space are ones that no text is cut into.
 """
 
 import hashlib
@@ -22,11 +25,12 @@ from typing import Any, Literal, Self
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from dragoman.data.foreign import piece_of, spans_by_decoding, spans_of_pieces, style_of
 from dragoman.errors import DragomanError, UsageError
 
 logger = logging.getLogger("dragoman")
 
-Kind = Literal["bpe", "whitespace"]
+Kind = Literal["bpe", "whitespace", "foreign"]
 Normalization = Literal["none", "nfc", "nfkc"]
 
 FORMAT_VERSION = 1
@@ -51,6 +55,9 @@ class Tokenizer:
     ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
     splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``tags`` are the ids
     of the language tags by name: de for ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in.
+    ``source_end`` is whether a source ends with the end token, as the paper's does; ``opening`` are ids that stand before every source, or
+    before every text that a language model goes on with. Of a ``foreign`` tokenizer special tokens may share an id, as GPT-2's padding,
+    start and end do.
     """
 
     kind: Kind
@@ -62,6 +69,15 @@ class Tokenizer:
     backend: tokenizers.Tokenizer = field(repr=False)
     tags: Mapping[str, int] = field(default_factory=dict)
     mask: int | None = None
+    source_end: bool = True
+    opening: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """What a foreign tokenizer's file may ask for beside ids is switched off: special tokens found in text, cutting, padding."""
+        if self.kind == "foreign":
+            self.backend.encode_special_tokens = True  # that is: as text
+            self.backend.no_truncation()
+            self.backend.no_padding()
 
     @classmethod
     def train(
@@ -79,6 +95,8 @@ class Tokenizer:
         For ``whitespace`` 0 keeps every word; a warning counts what a limit leaves out. Raises UsageError when ``vocabulary_size`` is too
         small.
         """
+        if kind == "foreign":
+            raise UsageError("data.tokenizer=foreign is the vocabulary of an imported model; go on from one with --from, or choose bpe")
         tags = dict.fromkeys(tags)
         smallest = len(SPECIAL_TOKENS) + len(tags) + (256 if kind == "bpe" else 1)
         if vocabulary_size < smallest and (kind == "bpe" or vocabulary_size):
@@ -97,7 +115,10 @@ class Tokenizer:
             return self
         tags = {name: token for token, name in enumerate(new, start=len(self))}
         saved = json.loads(self.backend.to_str())
-        saved["model"]["vocab"] |= {_entry(name): token for name, token in tags.items()}
+        if isinstance(saved["model"]["vocab"], list):  # pieces with their scores, at the place of their ids
+            saved["model"]["vocab"] += [[_entry(name), 0.0] for name in tags]
+        else:
+            saved["model"]["vocab"] |= {_entry(name): token for name, token in tags.items()}
         return replace(self, backend=tokenizers.Tokenizer.from_str(json.dumps(saved)), tags={**self.tags, **tags})
 
     def __len__(self) -> int:
@@ -109,6 +130,10 @@ class Tokenizer:
         """The ids that stand for no text: padding, start, end, mask and the tags. An unknown token stands for some."""
         mask = () if self.mask is None else (self.mask,)
         return frozenset((self.pad, self.bos, self.eos, *mask, *self.tags.values()))
+
+    def as_source(self, ids: Iterable[int]) -> list[int]:
+        """Ids as an encoder gets them: with the end token, unless this tokenizer's sources have none, and ``opening`` before them."""
+        return [*self.opening, *ids, self.eos] if self.source_end else [*self.opening, *ids]
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, without start and end tokens."""
@@ -125,8 +150,29 @@ class Tokenizer:
             raise DragomanError(f"{broken!r} holds half a surrogate pair, which is not text; mend the text") from None
         if self.kind == "bpe":
             return [encoding.ids for encoding in encodings]
-        special = {self.pad, self.bos, self.eos}
+        if self.kind == "foreign" and self._hidden:
+            return [self._with_hidden(encoding.ids, text) for encoding, text in zip(encodings, texts, strict=True)]
+        special = {self.pad, self.bos, self.eos} - {self.unk}
         return [[self.unk if token in special else token for token in encoding.ids] for encoding in encodings]
+
+    @cached_property
+    def _style(self) -> str:
+        """How the entries of a foreign tokenizer spell text."""
+        return style_of(self.backend)
+
+    @cached_property
+    def _hidden(self) -> dict[str, int]:
+        """Ids of the entries that end with a space and are no special tokens, by what stands before it."""
+        special, entries = self.textless | {self.unk}, self.backend.get_vocab().items()
+        hidden = {entry[:-1]: token for entry, token in entries if entry.endswith(" ") and token not in special}
+        return hidden if self.kind == "foreign" else {}
+
+    def _with_hidden(self, ids: list[int], text: str) -> list[int]:
+        """The ids where each unknown piece that is a hidden entry has its id."""
+        if self.unk not in ids:
+            return ids
+        pieces = self.backend.encode(text, add_special_tokens=False).tokens
+        return [self._hidden.get(piece, token) if token == self.unk else token for token, piece in zip(ids, pieces, strict=True)]
 
     def split_tag(self, source: str, *, place: str) -> tuple[list[int], str]:
         """The id of the tag at the head of a line to translate, and the text behind it and one space.
@@ -158,6 +204,10 @@ class Tokenizer:
         """Where in ``decode(ids)`` each id is: its first character and the one after its last. Ids that share a character all have it;
         those without text have nothing.
         """
+        if self.kind == "foreign":
+            if self._style not in ("bytes", "sentencepiece"):
+                return spans_by_decoding(self.decode, ids)
+            return spans_of_pieces([self.piece(token) for token in ids], self.decode(ids))
         entries = ["" if token in self.textless else self.backend.id_to_token(token) or "" for token in ids]
         return _spans_of_bytes(entries) if self.kind == "bpe" else _spans_of_words(entries, self.joiner)
 
@@ -168,6 +218,9 @@ class Tokenizer:
             raise DragomanError(f"no token has the id {id}; the vocabulary has {len(self)} entries")
         if self.kind == "whitespace" or id == self.unk or id in self.textless:
             return entry.strip(" ")
+        if self.kind == "foreign":
+            shown = self.piece(id) if self._style in ("bytes", "sentencepiece") else entry.encode()
+            return shown.decode(errors="backslashreplace")
         return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
 
     def piece(self, id: int) -> bytes:
@@ -178,8 +231,12 @@ class Tokenizer:
         entry = self.backend.id_to_token(id)
         if entry is None or id in self.textless:
             return b""
-        if self.kind == "bpe":
-            return entry.encode() if id == self.unk else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
+        style = self._style if self.kind == "foreign" else ""
+        if style not in ("", "bytes"):
+            return piece_of(entry, style)
+        if style or self.kind == "bpe":
+            plain = id == self.unk or not set(entry) <= _BYTE_OF_CHARACTER.keys()
+            return entry.encode() if plain else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
         joined = self.joiner and entry.endswith(self.joiner)
         return (entry.removesuffix(self.joiner) if joined else f"{entry} ").encode()
 
@@ -207,6 +264,7 @@ class Tokenizer:
             if version > FORMAT_VERSION:
                 raise DragomanError(f"{path}: written by a newer Dragoman (tokenizer format {version}); update this one")
             backend = tokenizers.Tokenizer.from_str(json.dumps(fields.pop("tokenizer")))
+            fields["opening"] = tuple(fields.get("opening", ()))
             tokenizer = cls(**fields, backend=backend)
             tokenizer._check()
         except OSError as error:
@@ -218,16 +276,17 @@ class Tokenizer:
         return tokenizer
 
     def _check(self) -> None:
-        if self.kind not in ("bpe", "whitespace") or not isinstance(self.joiner, str):
+        if self.kind not in ("bpe", "whitespace", "foreign") or not isinstance(self.joiner, str):
             raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
         if not isinstance(self.tags, dict) or any(_TAG.fullmatch(tag_text(name)) is None for name in self.tags):
             raise ValueError(f"tags {self.tags!r}")
-        special = self.textless | {self.unk}
+        if type(self.source_end) is not bool:
+            raise ValueError(f"source_end {self.source_end!r}")
+        special = self.textless | {self.unk, *self.opening}
         if any(self.backend.token_to_id(_entry(name)) != token for name, token in self.tags.items()):
             raise ValueError(f"tags {self.tags} are not in the vocabulary")
-        if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(special) < len(SPECIAL_TOKENS) + len(
-            self.tags
-        ) + (self.mask is not None):
+        distinct = self.kind == "foreign" or len(special) >= len(SPECIAL_TOKENS) + len(self.tags) + (self.mask is not None)
+        if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or not distinct:
             raise ValueError(f"special ids {[*special]} in a vocabulary of {len(self)}")
         if sorted(self.backend.get_vocab().values()) != list(range(len(self))):
             raise ValueError("ids with gaps")
@@ -245,6 +304,10 @@ class Tokenizer:
             special["tags"] = dict(self.tags)
         if self.mask is not None:
             special["mask"] = self.mask
+        if not self.source_end:
+            special["source_end"] = False
+        if self.opening:
+            special["opening"] = list(self.opening)
         return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)
 
 
