@@ -31,6 +31,9 @@ _COMPUTED = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32"}
 _ALMOST_NONE = 1e-6
 """CTranslate2's exponent of the length: with none at all it stops at the first hypothesis that ends ahead of all others."""
 
+_LAYOUT = 1
+"""Another number makes all folders anew: to be raised when the export writes something else."""
+
 _Output = tuple[tuple[int, ...], float]
 """The ids of an output, its end with them, and their log-probability; no number where the end was not CTranslate2's own."""
 
@@ -97,7 +100,7 @@ def prepare(model: Path, bundle: Bundle) -> Prepared:
 
 
 def _fingerprint(model: Path) -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(f"{_LAYOUT}\n".encode())
     for path in sorted(path for path in model.iterdir() if path.suffix in (".json", ".safetensors")):
         with path.open("rb") as file:
             digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
@@ -139,6 +142,8 @@ class CTranslate2Engine:
     def __call__(self, search: Search, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order, as `Search` gives them. Texts that it must do itself are told and given to it."""
         refuse_options(search.options)
+        if search.watch is not None:
+            raise UsageError("CTranslate2 shows no steps of a search: leave watch out, or the engine")
         if any(text.prefix.ids for text in texts):
             raise UsageError("--engine ctranslate2 cannot do --prefix as it is done here; leave that out, or --engine")
         groups: dict[tuple[int, int], list[int]] = {}
