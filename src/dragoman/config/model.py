@@ -11,7 +11,7 @@ Architecture = Literal["encoder-decoder", "decoder-only", "encoder-only", "recur
 
 _OF_ATTENTION = (
     "d_ff", "n_heads", "d_k", "d_v", "attention_dropout", "activation_dropout", "activation", "feed_forward_bias", "norm", "norm_place",
-    "norm_bias", "norm_epsilon", "attention_bias", "kv_heads", "qk_norm", "initialization",
+    "final_norm", "norm_bias", "norm_epsilon", "attention_bias", "kv_heads", "qk_norm", "initialization",
 )  # fmt: skip
 """What means nothing to the models that the paper replaced."""
 

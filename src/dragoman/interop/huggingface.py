@@ -94,7 +94,11 @@ def read_huggingface(folder: Path) -> Imported:
     if problems:
         raise DragomanError(f"{folder}: cannot import this model: {problems[0]}; use the tokenizer's files that belong to the weights")
     single = settings.model.get("architecture", "encoder-decoder") != "encoder-decoder"
-    data: dict[str, Any] = {"tokenizer": "foreign", "vocabulary_size": len(source), "joint_vocabulary": source is target}
+    data: dict[str, Any] = {
+        "tokenizer": "foreign",
+        "vocabulary_size": len(source),
+        "joint_vocabulary": settings.model.get("tie", "all") == "all",
+    }
     languages = ("", "") if single else _languages(folder)
     data |= {"source": languages[0], "target": languages[1], "max_length": settings.model["max_positions"]}
     changes = {"model": settings.model | {"pad": target.pad}, "data": data, "decoding": settings.decoding}
@@ -176,6 +180,8 @@ def export_model(bundle: Bundle, out: Path) -> tuple[Verification, list[str]]:
     Returns the comparison and notices. Raises DragomanError that lists the settings that do not fit, or says what differs; then nothing
     is left.
     """
+    if bundle.config.model.older:
+        raise DragomanError(f"a {bundle.config.model.architecture} model has no layout of Hugging Face's; use it here")
     module = _module_for(bundle)
     problems: list[str] = module.find_misfits(bundle.config.model)
     if problems:
