@@ -52,9 +52,9 @@ def _serve(address: str) -> None:
 
     import torch
 
-    from dragoman.cli import VERBS
+    from dragoman.cli import MODULE_OF, VERBS
 
-    for name in [*(f"cli.{verb}" for verb in VERBS), *MODULES]:
+    for name in [*(f"cli.{MODULE_OF.get(verb, verb)}" for verb in VERBS), *MODULES]:
         import_module(f"dragoman.{name}")
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -341,14 +341,14 @@ def count_parameters(model: ModelConfig) -> int:
     bias = model.target_vocabulary if model.output_bias else 0
     if model.single:
         layers = model.decoder_layers if model.architecture == "decoder-only" else model.encoder_layers
-        norms = 2 * layers + (model.norm_place == "pre") + model.embedding_norm
+        norms = 2 * layers + (model.norm_place == "pre" or model.final_norm) + model.embedding_norm
         square = model.d_model * (model.d_model + 1)
         around = model.output_transform * (square + norm) + model.pooler * square + model.token_types * model.d_model
         embeddings = model.target_vocabulary * model.d_model * (2 if model.tie == "none" else 1)
         return layers * (attention + feed_forward) + norms * norm + around + table + bias + embeddings
     encoder = model.encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    final_norms = 2 * norm if model.norm_place == "pre" else 0
+    final_norms = 2 * norm if model.norm_place == "pre" or model.final_norm else 0
     return encoder + decoder + final_norms + 2 * table + bias + _count_embeddings(model)
 
 

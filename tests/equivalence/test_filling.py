@@ -1,6 +1,7 @@
 """What encoder-only models say, and how probable texts are to decoders: against the plain definition, and padded = alone."""
 
 import math
+from itertools import chain
 from typing import Any
 
 import pytest

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.data import documents as documents_module
-from dragoman.data.documents import Piece, read_documents, text_files
+from dragoman.data.documents import Piece, read_documents, text_files, whole_documents
 from dragoman.data.masking import Masking
 from dragoman.data.packing import PackedCorpus, batch_of, open_packed, pack
 from dragoman.data.tokenizer import Tokenizer
@@ -108,6 +108,7 @@ def test_a_packed_corpus_holds_the_text(
     text = "\n\n".join(words(7, seed=seed) for seed in range(3))
     corpus = corpus_of(tmp_path, bpe, text, kind)
     found = texts_of(list(read_documents([tmp_path / "text.txt"], documents=kind)))
+    assert [piece.text for piece in whole_documents(read_documents([tmp_path / "text.txt"], documents=kind))] == found
     ids = np.split(corpus.target_ids, corpus.ends + 1)
     assert [bpe.decode(document) for document in ids[:-1]] == found
     assert [int(document[-1]) for document in ids[:-1]] == [bpe.eos] * len(found)

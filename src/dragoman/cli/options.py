@@ -70,6 +70,16 @@ Products = Annotated[
         "outputs, and let lines that are translated together touch each other's a little.",
     ),
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="What computes: torch, or ctranslate2 (`pip install 'dragoman[ctranslate2]'`), for which the model is exported at the first "
+        "use into its own folder. The text is handled alike; ctranslate2 finds the same greedy outputs, and with a beam it searches in its "
+        "own way and its outputs are ranked by --alpha.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text; off by default.")]
 Quiet = Annotated[
     bool,

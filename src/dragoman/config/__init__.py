@@ -58,10 +58,11 @@ class DataConfig(Settings):
     valid_tags: tuple[str, ...] = Field(
         (), description="For each validation corpus, its language tag; not given, those of tags, where there are as many corpora."
     )
-    tokenizer: Literal["bpe", "whitespace", "characters"] = Field(
+    tokenizer: Literal["bpe", "whitespace", "characters", "foreign"] = Field(
         "bpe",
         description="Byte-pair encoding learnt from the training text; text that is already segmented and splits at spaces (whitespace); "
-        "or an entry for each Unicode code point of the training text (characters).",
+        "an entry for each Unicode code point of the training text (characters); or the vocabulary of an imported model (foreign), which "
+        "only training that goes on from one has.",
     )
     target_tokenizer: Literal["", "bpe", "whitespace"] = Field(
         "", description="The target's, where it is not the source's: whitespace for trees; needs joint_vocabulary=false."

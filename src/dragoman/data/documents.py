@@ -55,6 +55,16 @@ def read_documents(files: Iterable[Path], *, documents: Documents) -> Iterator[P
             raise DragomanError(f"{path}: empty; give files with text")
 
 
+def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same documents, each as one piece, for a tokenizer that no `Tokenizer.inside` is known of."""
+    parts: list[Piece] = []
+    for piece in pieces:
+        parts.append(piece)
+        if piece.last:
+            yield Piece("".join(part.text for part in parts), parts[0].line, True, True)
+            parts = []
+
+
 def _of_file(lines: Iterator[Line], documents: Documents) -> Iterator[Piece]:
     if documents == "file":
         yield from _pieces(lines)

@@ -72,7 +72,7 @@ class Spelling:
 
     def normal(self, text: str) -> str:
         """``text`` as the vocabulary spells it: in its normal form, without joiners, without white space at its ends."""
-        if self.tokenizer.kind == "bpe":
+        if self.tokenizer.kind != "whitespace":
             return self.tokenizer.decode(self.tokenizer.encode(text.strip()))
         return self.tokenizer.plain(self._in_normal_form(text).strip())
 
@@ -98,8 +98,10 @@ class Spelling:
             raise DragomanError(
                 f"{place}: the model's vocabulary has no {', '.join(map(repr, unknown))}; use characters of its training text"
             )
-        if self.tokenizer.unk in ids and self.tokenizer.kind == "whitespace":
+        if self.tokenizer.unk in ids and self.tokenizer.kind != "bpe":
             words = [word for word in text.split(" ") if self.tokenizer.unk in self.tokenizer.encode(word)]
+            if self.tokenizer.kind == "foreign":
+                raise DragomanError(f"{place}: the model's vocabulary cannot spell {', '.join(map(repr, words))}; write it otherwise")
             joined = f", with {self.tokenizer.joiner} behind what is joined to the next" if self.tokenizer.joiner else ""
             raise DragomanError(
                 f"{place}: the model's vocabulary has no {', '.join(map(repr, words))}; it is one of segmented text: write the pieces as "
@@ -109,7 +111,7 @@ class Spelling:
 
     def after_a_sign(self, ids: Sequence[int], text: str) -> list[int]:
         """The ids of a phrase right behind a bracket; those after a space, ``ids``, where the vocabulary knows no difference."""
-        if self.tokenizer.kind != "bpe":
+        if self.tokenizer.kind == "whitespace":
             return list(ids)
         bracket = self.tokenizer.encode("(")
         both = self.tokenizer.encode(f"({text}")
@@ -126,7 +128,7 @@ class Spelling:
             return Prefix([], {})
         if self.tokenizer.kind == "characters":
             return Prefix(self.encode(text, place), {})
-        if self.tokenizer.kind != "bpe":
+        if self.tokenizer.kind == "whitespace":
             if "" in self._in_normal_form(text).removesuffix(" ").split(" "):
                 raise DragomanError(
                     f"{place}: {text!r} begins with a space or has more than one in a row, and the model's vocabulary, one of segmented "

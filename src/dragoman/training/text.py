@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.config import Config, DataConfig, TrainingConfig
 from dragoman.data.corpus import Corpus
-from dragoman.data.documents import read_documents, text_files
+from dragoman.data.documents import read_documents, text_files, whole_documents
 from dragoman.data.masking import Masking
 from dragoman.data.packing import PackedCorpus, open_packed, pack
 from dragoman.data.tokenizer import Tokenizer
@@ -94,7 +94,8 @@ def text_corpora(folder: Path, config: Config, tokenizer: Tokenizer) -> tuple[Pa
 def _packed(folder: Path, specs: Sequence[str], config: Config, tokenizer: Tokenizer) -> PackedCorpus:
     if (folder / "corpus.json").exists():
         return open_packed(folder)
-    corpus = pack(folder, read_documents(text_files(specs), documents=config.data.documents), tokenizer)
+    pieces = read_documents(text_files(specs), documents=config.data.documents)
+    corpus = pack(folder, whole_documents(pieces) if tokenizer.kind == "foreign" else pieces, tokenizer)
     if corpus.unknown:
         notice = "%s: %d of %d tokens are not in the vocabulary and become <unk>"
         logger.warning(notice, folder.name, corpus.unknown, corpus.tokens - corpus.texts[0])
