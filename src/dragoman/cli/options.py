@@ -133,8 +133,8 @@ TrainingData = Annotated[
         "--train",
         metavar="PATH",
         help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv, "
-        "a .jsonl file or a treebank (.mrg, .ptb, .trees). May be given several times; they are concatenated, or seen and marked as "
-        "data.weights and data.tags say.",
+        "a .jsonl file or a treebank (.mrg, .ptb, .trees); for a model of one sequence a text file, also .gz, .xz, .zst. May be given "
+        "several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
     ),
 ]
 TrainingDevice = Annotated[

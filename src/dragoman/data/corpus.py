@@ -115,6 +115,10 @@ class Corpus:
         """The corpus as it is seen in an epoch, no longer than ``most``: the same in each, but for a `SampledCorpus`."""
         return self
 
+    def predicted(self, indices: NDArray[Any]) -> int:
+        """Target tokens of the pairs at ``indices`` that a loss is of."""
+        return int(self.target_lengths[indices].sum())
+
     def side(self, number: int, indices: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]:
         """The source (0) or target (1) of the pairs at ``indices``: ids in which they are, where they start there, and their lengths."""
         ids, starts, lengths = (

@@ -93,6 +93,11 @@ class Spelling:
         Raises DragomanError that begins with ``place`` for a word that the vocabulary cannot spell.
         """
         ids = self.tokenizer.encode(text)
+        if self.tokenizer.unk in ids and self.tokenizer.kind == "characters":
+            unknown = dict.fromkeys(character for character in text if self.tokenizer.unk in self.tokenizer.encode(character))
+            raise DragomanError(
+                f"{place}: the model's vocabulary has no {', '.join(map(repr, unknown))}; use characters of its training text"
+            )
         if self.tokenizer.unk in ids and self.tokenizer.kind != "bpe":
             words = [word for word in text.split(" ") if self.tokenizer.unk in self.tokenizer.encode(word)]
             if self.tokenizer.kind == "foreign":
@@ -121,6 +126,8 @@ class Spelling:
         """
         if not text.strip():
             return Prefix([], {})
+        if self.tokenizer.kind == "characters":
+            return Prefix(self.encode(text, place), {})
         if self.tokenizer.kind == "whitespace":
             if "" in self._in_normal_form(text).removesuffix(" ").split(" "):
                 raise DragomanError(
