@@ -133,7 +133,7 @@ def test_the_states_that_predict_are_the_models_own_where_the_batch_is_padded(da
             alone = batch_of(seen, np.array([row]), tokenizer)
             rows.append(model.project(predicting_states(model, alone)))
         torch.testing.assert_close(logits, torch.cat(rows), rtol=0, atol=1e-5)
-        assert float(found) > 0
+        assert float(found.detach()) > 0
 
 
 def test_going_on_from_a_model_takes_its_vocabulary_and_weights(data: Path, tmp_path: Path) -> None:
