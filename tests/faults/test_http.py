@@ -192,6 +192,23 @@ def test_a_head_that_trickles_is_given_up(pair: Path, monkeypatch: pytest.Monkey
             connection.close()
 
 
+def test_a_body_that_trickles_is_given_up(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.serve.front._BODY_SECONDS", 0.5)
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with echoing(pair) as client, socket.create_connection(client.place, timeout=0.1) as connection:
+        connection.sendall(head)
+        answer = b""
+        for _ in range(30):
+            try:
+                connection.sendall(b"{")
+                answer = connection.recv(1000)
+                break
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        alive(client)
+
+
 def test_a_fault_of_the_program_is_an_id_and_no_text(pair: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def fail(text: str) -> str:
         raise ValueError(f"cannot do {text}")

@@ -23,6 +23,8 @@ from dragoman.serve.service import Service
 _SHARED = {"/translate", "/detect", "/languages", "/frontend/settings", "/translate_file"}
 """Routes that pages of other origins may ask: LibreTranslate's, which browser extensions use."""
 _FILES = "/translate_file"
+_ALWAYS = {"/livez", "/health"}
+"""Routes that answer while the server ends, too."""
 _BODY_SECONDS = 60.0  # that the body of a request may take to arrive
 
 _CLOSE = {"Connection": "close"}  # what is still to come of the body is not read
@@ -64,6 +66,7 @@ class _Exchange:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.status, self.began, self.started, self.read = 0, time.perf_counter(), False, 0
         self.whole, self.gone = asyncio.Event(), asyncio.Event()
+        self.due = asyncio.get_running_loop().time() + _BODY_SECONDS  # of the whole body, however it trickles
 
     async def run(self) -> None:
         """Answers, counts, and writes a line into the log."""
@@ -122,7 +125,7 @@ class _Exchange:
             raise RefusalError(404, "Not found")
         if settings.on_loopback and not settings.trust_proxy and not self._is_own_host():
             raise RefusalError(403, "This server answers to its own host name only")
-        if self.service.ending:
+        if self.service.ending and self.path not in _ALWAYS:
             raise busy("Server is shutting down", seconds=10)
         limit = self.limit
         length = self.headers.get("content-length", "")
@@ -151,7 +154,7 @@ class _Exchange:
             await self.gone.wait()
             return {"type": "http.disconnect"}
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with asyncio.timeout_at(self.due):
                 message = await self.receive()
         except TimeoutError:
             raise RefusalError(408, f"The request did not arrive within {_BODY_SECONDS:g} seconds", headers=_CLOSE) from None
