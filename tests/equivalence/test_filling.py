@@ -102,6 +102,19 @@ def test_what_cannot_be_filled_in_is_said() -> None:
         fill(random_bundle(BERT, words_tokenizer()), ["ona"])
     with pytest.raises(DragomanError, match="is decoder-only, and not one that fills in what is masked: use dragoman generate"):
         fill(random_bundle(GPT), ["ona"])
+    for asked in ({"top": 0}, {"among": []}):
+        with pytest.raises(UsageError, match="ask for at least one of at least one"):
+            fill(bundle, ["ona <mask>"], **asked)
+
+
+def test_damaged_weights_give_no_answer() -> None:
+    bundle = bert()
+    with torch.no_grad():
+        bundle.model.output.weight.fill_(math.nan)
+    with pytest.raises(DragomanError, match="story, line 3 has probabilities that are no numbers: damaged weights"):
+        fill(bundle, ["ona <mask>"], place="story", first_line=3)
+    with pytest.raises(DragomanError, match="story, line 3 has a vector of what are no numbers: damaged weights"):
+        embed(bundle, ["ona"], place="story", first_line=3)
 
 
 @pytest.mark.parametrize("pool", ["mean", "first", "pooler"])

@@ -256,6 +256,8 @@ def test_a_request_that_takes_too_long_gives_up_its_place(pair: Path) -> None:
     with echoing(pair, change=lambda text: str(open_.wait(20)) if text == "slow" else text, timeout=0.3, batch=1) as client:
         answer = client.post("/translate", {"q": "slow", **BASE})
         assert (answer.status, answer.error) == (503, "Not translated within 0.3 seconds")
+        answer = client.post("/api/v1/score", {"q": "ona", "translation": "bek", **BASE})
+        assert (answer.status, answer.error) == (503, "Not scored within 0.3 seconds")
         open_.set()
         alive(client)
 

@@ -1,8 +1,9 @@
 """From the texts of a request to translations: sentences, the models that lead from one language to the other, and the text again."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from dragoman.decoding.translate import Translation
 from dragoman.serve.detect import detect
@@ -13,6 +14,8 @@ from dragoman.serve.models import Hop, Models
 from dragoman.serve.refusals import RefusalError, busy, invalid
 from dragoman.serve.segments import Document, Sentence, assembled, document_of, sentences_of
 from dragoman.serve.service import Client, Service
+
+Result = TypeVar("Result")
 
 MOST_TIMES, MOST_MORE = 2, 50
 """An output that is asked to have more tokens than so many times the source's and so many more ends there."""
@@ -116,11 +119,7 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
     if wish.source == AUTO:
         found = [detected_in(models, "\n".join(each.text for each in sentences_of(document)), wish.target) for document in documents]
     sources = [each.language if each else wish.source for each in found]
-    try:
-        async with asyncio.timeout(service.settings.timeout):
-            lines = await _lines(service, models, documents, sources, wish, client=client)
-    except TimeoutError:
-        raise busy(f"Not translated within {service.settings.timeout:g} seconds") from None
+    lines = await in_time(service, "translated", _lines(service, models, documents, sources, wish, client=client))
     results = []
     for text, document, source, done, each in zip(texts, documents, sources, lines, found, strict=True):
         if source == wish.target:
@@ -128,6 +127,15 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
         else:
             results.append(replace(joined(document, done, wish), hops=models.route(source, wish.target), detected=each))
     return results
+
+
+async def in_time(service: Service, done: str, work: Awaitable[Result]) -> Result:
+    """What ``work`` gives, in the time that an answer may take; ``done`` says what is done to a text. Raises RefusalError after that."""
+    try:
+        async with asyncio.timeout(service.settings.timeout):
+            return await work
+    except TimeoutError:
+        raise busy(f"Not {done} within {service.settings.timeout:g} seconds") from None
 
 
 async def _lines(
