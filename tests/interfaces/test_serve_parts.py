@@ -107,6 +107,18 @@ def test_html_that_is_not_changed_is_the_same_to_a_reader(text: str) -> None:
     assert plain(changed(text, str)) == plain(text)
 
 
+def test_a_line_of_many_sentences_is_cut_without_copying_it_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    def seen(before: str) -> bool:
+        looked_at.append(len(before))
+        return False
+
+    monkeypatch.setattr("dragoman.serve.segments._is_short_form", seen)
+    assert len(sentences_of(document_of("Ona bek tilu. " * 1000, split=True))) == 1000
+    assert max(looked_at) <= 40
+
+
 @given(st.text(max_size=80))
 @settings(max_examples=40, deadline=None)
 def test_text_is_its_sentences_and_what_is_between_them(text: str) -> None:
