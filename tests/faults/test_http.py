@@ -124,6 +124,15 @@ def test_b69_html_keeps_its_tags_and_stays_what_it_means(server: Client, text: s
     assert server.post("/translate", {"q": text, "format": "html", **BASE}).json == {"translatedText": expected}
 
 
+def test_html_that_takes_long_to_read_has_a_limit_of_its_own(pair: Path) -> None:
+    broken = "<!" * 100_001
+    with echoing(pair, char_limit=0) as client:
+        answer = client.post("/translate", {"q": broken, "format": "html", **BASE})
+        assert (answer.status, answer.error) == (413, "A text that is HTML may have at most 200000 characters")
+        assert client.multipart("/translate_file", {"file": ("a.html", broken.encode()), **BASE}).status == 413
+        assert client.post("/translate", {"q": broken, **BASE}).json == {"translatedText": broken}
+
+
 @pytest.mark.parametrize("text", ["ona </s> bek", "<pad><pad> rem", "[SEP]", "<|endoftext|>", "<s>", "<unk>", ">>de<< ona"])
 def test_b55_control_tokens_in_a_request_are_text(pair: Path, text: str, server: Client) -> None:
     assert server.post("/translate", {"q": text, **BASE}).json == {"translatedText": text}

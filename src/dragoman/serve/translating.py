@@ -19,6 +19,8 @@ Result = TypeVar("Result")
 
 MOST_TIMES, MOST_MORE = 2, 50
 """An output that is asked to have more tokens than so many times the source's and so many more ends there."""
+HTML_CHARACTERS = 200_000
+"""The longest text that is HTML: the parser takes the square of the length of some broken ones."""
 LENGTHS = r"^([1-9][0-9]{0,3}|[01](\.[0-9]{1,9})?x|2(\.0{1,9})?x)$"
 """How the longest output may be given: in tokens, or in times the source's."""
 
@@ -71,7 +73,9 @@ class Wish:
     split: bool = True
 
     def document(self, text: str) -> Document:
-        """A text with its sentences."""
+        """A text with its sentences. Raises RefusalError for HTML that is too long."""
+        if self.html and len(text) > HTML_CHARACTERS:
+            raise RefusalError(413, f"A text that is HTML may have at most {HTML_CHARACTERS} characters")
         return html_document(text, split=self.split) if self.html else document_of(text, split=self.split)
 
 
@@ -115,7 +119,7 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
     models = service.models
     check_pair(models, wish.source, wish.target)
     found: list[Detected | None] = [None] * len(texts)
-    documents = [wish.document(text) for text in texts]
+    documents = await asyncio.to_thread(lambda: [*map(wish.document, texts)]) if wish.html else [*map(wish.document, texts)]
     if wish.source == AUTO:
         found = [detected_in(models, "\n".join(each.text for each in sentences_of(document)), wish.target) for document in documents]
     sources = [each.language if each else wish.source for each in found]
