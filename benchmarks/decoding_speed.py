@@ -244,8 +244,10 @@ def ctranslate2(kind: str) -> Callable[[Bundle, argparse.Namespace], Decode]:
     def build(bundle: Bundle, options: argparse.Namespace) -> Decode:
         import ctranslate2 as tool
 
+        from dragoman.interop.ctranslate2 import write_folder
+
         with tempfile.TemporaryDirectory() as folder:
-            save_ctranslate2(bundle, folder)
+            write_folder(bundle, Path(folder))
             # A thread for each of several sentences is its fastest here.
             translator = tool.Translator(folder, compute_type=kind, inter_threads=options.threads, intra_threads=1)
         length = {} if options.model else {"min_decoding_length": FORCED, "max_decoding_length": FORCED}
@@ -258,61 +260,6 @@ def ctranslate2(kind: str) -> Callable[[Bundle, argparse.Namespace], Decode]:
         return decode
 
     return build
-
-
-def save_ctranslate2(bundle: Bundle, folder: str) -> None:
-    """The model in CTranslate2's form."""
-    import numpy as np
-    from ctranslate2.specs import common_spec, transformer_spec
-
-    config, model = bundle.config.model, bundle.model
-    spec = transformer_spec.TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers), config.n_heads, pre_norm=config.norm_place == "pre",
-        activation=common_spec.Activation.RELU,
-    )  # fmt: skip
-
-    def numbers(tensor: Any) -> Any:
-        return tensor.detach().numpy().copy()
-
-    def linear(place: Any, *layers: Any) -> None:
-        place.weight = np.concatenate([numbers(layer.weight) for layer in layers])
-        place.bias = np.concatenate([numbers(layer.bias) for layer in layers])
-
-    def norm(place: Any, layer: Any) -> None:
-        place.gamma, place.beta = numbers(layer.weight), numbers(layer.bias)
-
-    for side, stack in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
-        side.scale_embeddings = True
-        side.position_encodings.encodings = numbers(sinusoids(512, config.d_model))
-        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
-        embeddings.weight = numbers(stack.embedding.weight)
-        if config.norm_place == "pre":
-            norm(side.layer_norm, stack.final_norm)
-        for place, layer in zip(side.layer, stack.layers, strict=True):
-            own: Any = layer.self_attn
-            norm(place.self_attention.layer_norm, layer.norm1)
-            linear(place.self_attention.linear[0], own.w_q, own.w_k, own.w_v)
-            linear(place.self_attention.linear[1], own.w_concat)
-            if side is spec.decoder:
-                cross: Any = layer.cross_attn
-                norm(place.attention.layer_norm, layer.norm2)
-                linear(place.attention.linear[0], cross.w_q)
-                linear(place.attention.linear[1], cross.w_k, cross.w_v)
-                linear(place.attention.linear[2], cross.w_concat)
-            network: Any = layer.feed_forward
-            norm(place.ffn.layer_norm, layer.norm3 if side is spec.decoder else layer.norm2)
-            linear(place.ffn.linear_0, network[0])
-            linear(place.ffn.linear_1, network[2])
-    spec.decoder.projection.weight = numbers(model.output.weight)
-    target, source = bundle.target_tokenizer, bundle.source_tokenizer
-    spec.register_source_vocabulary([source.token(token) for token in range(config.source_vocabulary)])
-    spec.register_target_vocabulary([target.token(token) for token in range(config.target_vocabulary)])
-    spec.config.bos_token, spec.config.eos_token = target.token(target.bos), target.token(target.eos)
-    spec.config.unk_token, spec.config.decoder_start_token = target.token(target.unk), target.token(target.bos)
-    spec.config.add_source_eos, spec.config.layer_norm_epsilon = True, config.norm_epsilon
-    spec.validate()
-    spec.optimize(quantization=None)
-    spec.save(folder)
 
 
 CONTENDERS: dict[str, Callable[[Bundle, argparse.Namespace], Decode]] = {

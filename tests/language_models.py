@@ -43,7 +43,7 @@ def random_bundle(changes: dict[str, Any], tokenizer: Tokenizer | None = None, *
     """A tiny model with random weights that are far from all alike."""
     tokenizer = tokenizer or words_tokenizer(mask=changes["architecture"] == "encoder-only")
     sizes = {"source_vocabulary": len(tokenizer), "target_vocabulary": len(tokenizer)}
-    data = {"source": "aa", "target": "", "tokenizer": tokenizer.kind}
+    data = {"source": "aa", "target": "", "tokenizer": tokenizer.kind, "documents": "line"}
     config = Config().with_values(model=SIZES | sizes | changes | more, data=data)
     model = build_model(config.model, seed=seed).eval()
     generator = torch.Generator().manual_seed(seed)

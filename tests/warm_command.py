@@ -18,7 +18,11 @@ CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
 arguments = sys.argv[1:]
-arguments += {more} if arguments[0] == "train" else []
+more = {more} if arguments[0] == "train" else []
+if more and "-" not in arguments[1]:  # one language: a model of one sequence has one stack of layers
+    more = [part for part in more if not part.startswith(("model.encoder_layers", "model.decoder_layers"))]
+    more = [part for part, after in zip(more, more[1:] + [""]) if part != "--set" or after not in ("", "--set")]
+arguments += more
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({address!r})
 socket.send_fds(connection, [json.dumps([os.getcwd(), arguments]).encode()], [0, 1, 2])
@@ -48,9 +52,9 @@ def _serve(address: str) -> None:
 
     import torch
 
-    from dragoman.cli import VERBS
+    from dragoman.cli import MODULE_OF, VERBS
 
-    for name in [*(f"cli.{verb}" for verb in VERBS), *MODULES]:
+    for name in [*(f"cli.{MODULE_OF.get(verb, verb)}" for verb in VERBS), *MODULES]:
         import_module(f"dragoman.{name}")
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -91,7 +91,8 @@ def save_bundle(bundle: Bundle, folder: Path, *, also: Callable[[Path], None] | 
             also(beside)
 
 
-def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> None:
+def save_settings(folder: Path, bundle: Bundle) -> None:
+    """Writes all that a bundle holds but its weights and its card: config.json and the tokenizers."""
     document = {
         "format_version": FORMAT_VERSION,
         "dragoman_version": version("dragoman"),
@@ -100,8 +101,12 @@ def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> N
         "info": dict(bundle.info),
     }
     (folder / "config.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
     save_tokenizers(folder, bundle.source_tokenizer, bundle.target_tokenizer)
+
+
+def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> None:
+    save_settings(folder, bundle)
+    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
     (folder / "README.md").write_text(_card(bundle), encoding="utf-8")
 
 
@@ -166,13 +171,20 @@ def _load(folder: Path, dtype: torch.dtype | None) -> Bundle:
     problems: list[str] = []
     config, info = _read_config(folder, problems)
     tokenizers = _read_tokenizers(folder, config, problems)
-    model = _empty_model(config) if config else None
+    model = empty_model(config) if config else None
     weights = _read_weights(folder / "model.safetensors", model, problems)
     if problems or config is None or model is None or tokenizers is None:
         _refuse(folder, problems)
     weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
+    return assemble_bundle(config, weights, *tokenizers, info, model=model)
+
+
+def assemble_bundle(
+    config: Config, weights: Mapping[str, Tensor], source: Tokenizer, target: Tokenizer, info: Mapping[str, Any], *, model: Model
+) -> Bundle:
+    """The bundle of weights, all that an `empty_model` of these settings has, in evaluation mode."""
     model.load_state_dict(weights, strict=False, assign=True)
-    return Bundle(config, model.eval(), *tokenizers, info)
+    return Bundle(config, model.eval(), source, target, info)
 
 
 def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
@@ -180,7 +192,8 @@ def _refuse(folder: Path, problems: Sequence[str]) -> NoReturn:
     raise DragomanError(f"{folder}: cannot load this model: {'; '.join(problems)}; {remedy}")
 
 
-def _empty_model(config: Config) -> Model:
+def empty_model(config: Config) -> Model:
+    """The model of these settings without values, on PyTorch's device meta."""
     with torch.device("meta"), _NoDraws():
         return build_model(config.model)
 

@@ -37,6 +37,82 @@ _LAPTOP_TRAINING = {
     "log_every": 20,
 }
 
+_GPT = {
+    "architecture": "decoder-only", "norm_place": "pre", "activation": "gelu", "positions": "learned", "scale_embedding": False,
+    "initialization": "normal", "norm_epsilon": 1e-5,
+}  # fmt: skip
+_NANO = {**_GPT, "attention_bias": False, "feed_forward_bias": False, "norm_bias": False}
+_OF_ONE = {
+    "optimizer": "adamw", "weight_decay": 0.1, "clip_norm": 1.0, "label_smoothing": 0.0, "best_by": "loss", "adam_epsilon": 1e-8,
+    "schedule": "cosine", "learning_rate": 1e-3, "minimum_rate": 1e-4, "warmup_steps": 100, "evaluate_every": 250,
+}  # fmt: skip
+_OF_NANO = {**_OF_ONE, "adam_beta1": 0.9, "adam_beta2": 0.99}
+_LANGUAGE_MODELS = (
+    Preset(
+        "gpt-mini",
+        "Decoder only, as GPT-2, for laptops: 4 layers of width 256 over 256 tokens; 4.2 million parameters with 4,000 entries.",
+        {
+            "model": {**_GPT, "d_model": 256, "d_ff": 1024, "n_heads": 4, "decoder_layers": 4, "max_positions": 256},
+            "data": {"vocabulary_size": 4000},
+            "training": {**_OF_ONE, "batch_tokens": 4096, "max_steps": 5000, "log_every": 20},
+        },
+    ),
+    Preset(
+        "gpt2",
+        "Decoder only, the sizes of the smallest GPT-2: 12 layers of width 768 over 1,024 tokens.",
+        {
+            "model": {
+                **_GPT, "activation": "gelu-tanh", "d_model": 768, "d_ff": 3072, "n_heads": 12, "decoder_layers": 12,
+                "attention_dropout": 0.1,
+            },
+            "data": {"vocabulary_size": 50_257},
+            "training": {
+                **_OF_ONE, "learning_rate": 6e-4, "minimum_rate": 6e-5, "warmup_steps": 2000, "adam_beta2": 0.95, "batch_tokens": 24_576,
+                "accumulate": 20, "max_steps": 600_000, "evaluate_every": 1000,
+            },
+        },
+        note="its training is nanoGPT's for OpenWebText: about 491,520 tokens an update",
+    ),
+    Preset(
+        "nano-cpu",
+        "Decoder only, nanoGPT's characters for a laptop: 4 layers of width 128 over 64 characters.",
+        {
+            "model": {**_NANO, "d_model": 128, "d_ff": 512, "n_heads": 4, "decoder_layers": 4, "max_positions": 64, "dropout": 0.0},
+            "data": {"tokenizer": "characters"},
+            "training": {**_OF_NANO, "batch_tokens": 768, "max_steps": 2000, "log_every": 20},
+        },
+        note="804,608 parameters with the 65 characters of tinyshakespeare",
+    ),
+    Preset(
+        "nano-gpu",
+        "Decoder only, nanoGPT's characters for a GPU: 6 layers of width 384 over 256 characters.",
+        {
+            "model": {
+                **_NANO, "d_model": 384, "d_ff": 1536, "n_heads": 6, "decoder_layers": 6, "max_positions": 256, "dropout": 0.2,
+                "attention_dropout": 0.2,
+            },
+            "data": {"tokenizer": "characters"},
+            "training": {**_OF_NANO, "batch_tokens": 16_384, "max_steps": 5000, "sampled_batches": 200},
+        },
+        note="10,746,624 parameters with the 65 characters of tinyshakespeare",
+    ),
+    Preset(
+        "bert-mini",
+        "Encoder only, the sizes of BERT-Mini: 4 layers of width 256; 4.3 million parameters with 4,000 entries.",
+        {
+            "model": {
+                "architecture": "encoder-only", "positions": "learned", "activation": "gelu", "scale_embedding": False,
+                "embedding_norm": True, "output_transform": True, "output_bias": True, "initialization": "normal", "norm_epsilon": 1e-12,
+                "d_model": 256, "d_ff": 1024, "n_heads": 4, "encoder_layers": 4, "max_positions": 128, "attention_dropout": 0.1,
+            },
+            "data": {"vocabulary_size": 4000},
+            "training": {
+                **_OF_ONE, "batch_tokens": 4096, "max_steps": 10_000, "schedule": "linear", "minimum_rate": 0.0, "warmup_steps": 500,
+            },
+        },
+    ),
+)  # fmt: skip
+
 
 def _older(name: str, summary: str, learning_rate: float, **model: Any) -> Preset:
     training = {**_LAPTOP_TRAINING, "batch_tokens": 2048, "warmup_steps": 600, "learning_rate": learning_rate, "max_steps": 20_000}
@@ -104,6 +180,7 @@ PRESETS: dict[str, Preset] = {
                 "training": {**_LAPTOP_TRAINING, "batch_tokens": 4096, "warmup_steps": 2000, "learning_rate": 2e-3, "max_steps": 50_000},
             },
         ),
+        *_LANGUAGE_MODELS,
         *_OLDER,
         Preset(
             "parsing",
@@ -264,14 +341,14 @@ def count_parameters(model: ModelConfig) -> int:
     bias = model.target_vocabulary if model.output_bias else 0
     if model.single:
         layers = model.decoder_layers if model.architecture == "decoder-only" else model.encoder_layers
-        norms = 2 * layers + (model.norm_place == "pre") + model.embedding_norm
+        norms = 2 * layers + (model.norm_place == "pre" or model.final_norm) + model.embedding_norm
         square = model.d_model * (model.d_model + 1)
         around = model.output_transform * (square + norm) + model.pooler * square + model.token_types * model.d_model
         embeddings = model.target_vocabulary * model.d_model * (2 if model.tie == "none" else 1)
         return layers * (attention + feed_forward) + norms * norm + around + table + bias + embeddings
     encoder = model.encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = model.decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    final_norms = 2 * norm if model.norm_place == "pre" else 0
+    final_norms = 2 * norm if model.norm_place == "pre" or model.final_norm else 0
     return encoder + decoder + final_norms + 2 * table + bias + _count_embeddings(model)
 
 

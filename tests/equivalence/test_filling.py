@@ -1,6 +1,7 @@
 """What encoder-only models say, and how probable texts are to decoders: against the plain definition, and padded = alone."""
 
 import math
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ def bert(**changes: Any) -> Bundle:
 
 def ids_of(bundle: Bundle, text: str) -> Tensor:
     tokenizer = bundle.source_tokenizer
-    return torch.tensor([[tokenizer.bos, *tokenizer.encode(text), tokenizer.eos]])
+    between = [[tokenizer.mask] if word == "<mask>" else tokenizer.encode(word) for word in text.split(" ")]
+    return torch.tensor([[tokenizer.bos, *chain.from_iterable(between), tokenizer.eos]])
 
 
 def test_fillings_are_the_most_probable_classes_of_each_mask() -> None:

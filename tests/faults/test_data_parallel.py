@@ -46,7 +46,7 @@ def watched(run: Path, data: Path, notes: Path, *arguments: str, **settings: Any
         return collate(corpus, indices, **ids)
 
     patch = pytest.MonkeyPatch()
-    patch.setattr("dragoman.training.windows.collate", note)
+    patch.setattr("dragoman.data.packing.collate", note)
     try:
         return train(run, data, "--quiet", *arguments, **{"model__dropout": 0.0} | settings)
     finally:

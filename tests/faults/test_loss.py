@@ -106,7 +106,7 @@ def test_padding_never_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         batch.target_output[~batch.target_mask] = 9
         return batch
 
-    monkeypatch.setattr("dragoman.training.windows.collate", noisy)
+    monkeypatch.setattr("dragoman.data.packing.collate", noisy)
     assert largest_difference(planned(trainer, [[0, 1]], monkeypatch), right) < 1e-6
 
 

@@ -44,7 +44,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
             batches.append(indices.tolist())
         return collate(corpus, indices, **ids)
 
-    monkeypatch.setattr("dragoman.training.windows.collate", note)
+    monkeypatch.setattr("dragoman.data.packing.collate", note)
     return batches
 
 

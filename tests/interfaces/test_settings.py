@@ -132,7 +132,7 @@ def test_an_unknown_preset_names_the_known(name: str, tmp_path: Path) -> None:
         ("training.label_smoothing=nan", "training.label_smoothing=nan: input should be a finite number"),
         ("training.learning_rate=inf", "training.learning_rate=inf: input should be a finite number"),
         ("training.batch_tokens=many", "training.batch_tokens='many': input should be a valid integer"),
-        ("data.tokenizer=bep", "data.tokenizer='bep': input should be 'bpe' or 'whitespace'"),
+        ("data.tokenizer=bep", "data.tokenizer='bep': input should be 'bpe', 'whitespace' or 'characters'"),
         ("model.d_model=511", "d_model=511 must be even for sinusoidal positions"),
         ("model.n_heads=7", "d_model=512 does not divide by n_heads=7; change one, or give both d_k and d_v"),
         (

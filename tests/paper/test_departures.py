@@ -309,3 +309,24 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], complaint: str) -
 def test_rotary_positions_need_no_even_width_of_the_model() -> None:
     model = small_model(positions="rotary", d_model=15, n_heads=3, d_k=4, d_v=5)
     assert model(random_ids(2, 5), random_ids(2, 4)).isfinite().all()
+
+
+def test_a_final_norm_is_a_norm_of_what_the_stack_gives() -> None:
+    with_norm, without = small_model(final_norm=True), small_model()
+    missing, extra = with_norm.load_state_dict(without.state_dict(), strict=False)
+    names = {f"{side}.final_norm.{kind}" for side in ("encoder", "decoder") for kind in ("weight", "bias")}
+    assert (set(missing), extra) == (names, [])
+    source = random_ids(2, 5)
+
+    def normed(x: Tensor, stack: Any) -> Tensor:
+        return F.layer_norm(x, (24,), stack.final_norm.weight, stack.final_norm.bias, 1e-6)
+
+    memory = normed(without.encode(source), with_norm.encoder)
+    close(with_norm.encode(source), memory)
+    close(with_norm.decode(source, memory), normed(without.decode(source, memory), with_norm.decoder))
+    sizes = ModelConfig(**SIZES, final_norm=True)
+    assert (
+        count_parameters(sizes) == sum(weight.numel() for weight in with_norm.parameters()) == count_parameters(ModelConfig(**SIZES)) + 96
+    )
+    with pytest.raises(UsageError, match="final_norm=True means nothing to norm_place='pre'"):
+        Config().with_values(model=SIZES | {"norm_place": "pre", "final_norm": True})

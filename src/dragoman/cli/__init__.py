@@ -27,6 +27,8 @@ VERBS = {
     "embed": "Vectors of texts: n lines in, n vectors out.",
     "report": "The report of a run: curves, evaluations, samples, settings on one page.",
     "average": "Average the last checkpoints of a run into one model.",
+    "import": "A model of another program as one of Dragoman's, verified.",
+    "export": "A model in another program's format, verified.",
     "explain": "Look inside a model at work on one sentence: numbers, pictures, a walk through the paper.",
     "inspect": "Facts of a model or a run, and what looks wrong.",
     "serve": "Serve models over HTTP, for LibreTranslate's clients and others.",
@@ -34,6 +36,8 @@ VERBS = {
     "presets": "The paper's models with their parameter counts.",
     "demo": "Everything once, on data made on the spot.",
 }
+MODULE_OF = {"import": "importing", "export": "exporting"}
+"""Modules, and functions in them, that are not named as their verbs; `import` is a word of Python's own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,7 +101,8 @@ def _application(wanted: str | None) -> typer.Typer:
     app.callback()(_root)
     for verb, sentence in VERBS.items():
         if verb == wanted:
-            app.command(verb)(getattr(import_module(f"dragoman.cli.{verb}"), verb))
+            name = MODULE_OF.get(verb, verb)
+            app.command(verb)(getattr(import_module(f"dragoman.cli.{name}"), name))
         else:
             app.command(verb, help=sentence)(_nothing)
     return app

@@ -108,7 +108,7 @@ def _model_problems(bundle: "Bundle") -> list[str]:
             problems.append(f"the {side} embedding has {rows} rows but the tokenizer only {len(tokenizer)} entries")
         if not getattr(data, side):
             problems.append(f"no {side} language is named, so corpora cannot be found by prefix")
-    if not bundle.info.get("step"):
+    if not bundle.info.get("step") and not bundle.info.get("imported_from"):
         problems.append("no training step is recorded; the weights may be random")
     return problems
 

@@ -70,6 +70,16 @@ Products = Annotated[
         "outputs, and let lines that are translated together touch each other's a little.",
     ),
 ]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="What computes: torch, or ctranslate2 (`pip install 'dragoman[ctranslate2]'`), for which the model is exported at the first "
+        "use into its own folder. The text is handled alike; ctranslate2 finds the same greedy outputs, and with a beam it searches in its "
+        "own way and its outputs are ranked by --alpha.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text; off by default.")]
 Quiet = Annotated[
     bool,
@@ -123,8 +133,8 @@ TrainingData = Annotated[
         "--train",
         metavar="PATH",
         help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv, "
-        "a .jsonl file or a treebank (.mrg, .ptb, .trees). May be given several times; they are concatenated, or seen and marked as "
-        "data.weights and data.tags say.",
+        "a .jsonl file or a treebank (.mrg, .ptb, .trees); for a model of one sequence a text file, also .gz, .xz, .zst. May be given "
+        "several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
     ),
 ]
 TrainingDevice = Annotated[

@@ -110,10 +110,16 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
             f"warning: the learning rate was still rising, as it does to step {warmup:,} (training.warmup_steps), so the model has learnt "
             "little: train it longer, or begin again with fewer such steps"
         )
+    uses = {
+        "decoder-only": [f'  dragoman generate {run} "PROMPT"', f"  dragoman score {run} --test FILE"],
+        "encoder-only": [f'  dragoman fill {run} "TEXT WITH <mask>"', f"  dragoman embed {run} FILE"],
+    }
     log.say(
         f"{why} at step {progress.step:,}{best}",
-        f"  dragoman translate {run} < SOURCE_FILE",
-        f"  dragoman evaluate {run} --test PATH",
+        *uses.get(
+            trainer.bundle.config.model.architecture,
+            [f"  dragoman translate {run} < SOURCE_FILE", f"  dragoman evaluate {run} --test PATH"],
+        ),
         f"  dragoman train --resume --out {run}{more}",
         f"  {run / 'report.html'}",
     )

@@ -1,4 +1,4 @@
-"""``dragoman train``: parallel text in, a run folder with checkpoints out."""
+"""``dragoman train``: parallel text, or text in one language, in; a run folder with checkpoints out."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 
 def train(
-    pair: Annotated[str | None, typer.Argument(metavar="PAIR", help="Languages of source and target, such as en-de.")] = None,
+    pair: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAIR", help="Languages of source and target, such as en-de; one code, such as en, for a model of one sequence."
+        ),
+    ] = None,
     training_data: TrainingData = None,
     validation_data: Annotated[
-        Paths, typer.Option("--valid", metavar="PATH", help="Parallel text for the evaluations, in the same forms. Default: none.")
+        Paths, typer.Option("--valid", metavar="PATH", help="Text for the evaluations, in the same forms. Default: none.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run folder to make, or with --resume to continue.")] = None,
     preset: Annotated[
@@ -53,7 +58,7 @@ def train(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model on parallel text; the run folder holds settings, tokenizer, log, report, samples and checkpoints.
+    """Train a model on parallel text, or a language model on text; the run folder holds settings, tokenizer, log, report and checkpoints.
 
     On N devices: `torchrun --nproc-per-node N -m dragoman train ...`; each update is shared out among N processes.
     """
@@ -74,8 +79,7 @@ def train(
         settings, changes = _resumed_settings(out, preset or config, overrides, flags)
     else:
         settings = resolve_config(preset, config, overrides, flags, model=_model_settings)
-        if not (settings.data.source and settings.data.target):
-            raise UsageError("no languages; give PAIR, such as en-de")
+        _check_languages(settings)
     if dry_run:
         _rehearse(out, settings)
     else:
@@ -94,9 +98,20 @@ def _languages(pair: str | None) -> dict[str, str]:
     if pair is None:
         return {}
     source, dash, target = pair.partition("-")
-    if not (source and dash and target) or source == target:
-        raise UsageError(f"{pair!r} is not SOURCE-TARGET; give two different language codes, such as en-de")
+    if not source or (dash and not target) or source == target:
+        raise UsageError(f"{pair!r} is not SOURCE-TARGET; give two different language codes, such as en-de, or one for a language model")
     return {"source": source, "target": target}
+
+
+def _check_languages(settings: Config) -> None:
+    data, model = settings.data, settings.model
+    if not data.source:
+        raise UsageError("no languages; give PAIR, such as en-de")
+    if not (data.target or model.single):
+        raise UsageError(
+            f"{data.source!r} is not SOURCE-TARGET, and the model is {model.architecture}; give two different language codes, such as "
+            f"{data.source}-de, or a --preset of a model of one sequence, such as gpt-mini"
+        )
 
 
 def _model_settings(start: str) -> Config:
@@ -261,13 +276,18 @@ def _settled(prepared: "Prepared", device: "torch.device", ranks: "Ranks") -> "t
 
 def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
     """Languages, sizes and device in one line."""
+    from dragoman.data.packing import PackedCorpus
     from dragoman.presets import count_parameters
 
-    data, model = prepared.config.data, prepared.config.model
+    data, model, corpus = prepared.config.data, prepared.config.model, prepared.corpus
+    text, layers = f"{data.source}→{data.target}  {len(corpus):,} pairs", f"{model.encoder_layers}+{model.decoder_layers}"
+    if isinstance(corpus, PackedCorpus):
+        text = f"{data.source}  {corpus.texts[1]:,} characters, {corpus.tokens:,} tokens"
+        layers = f"{model.decoder_layers if model.architecture == 'decoder-only' else model.encoder_layers}"
     return (
-        f"{data.source}→{data.target}  {len(prepared.corpus):,} pairs  vocabulary {len(prepared.source_tokenizer):,}  "
-        f"{model.encoder_layers}+{model.decoder_layers} layers  d_model {model.d_model}  {count_parameters(model):,} parameters  "
-        f"{trainer.device} {trainer.dtype}" + (f"  {trainer.ranks.size} processes" if trainer.ranks.size > 1 else "")
+        f"{text}  vocabulary {len(prepared.source_tokenizer):,}  {layers} layers  d_model {model.d_model}  "
+        f"{count_parameters(model):,} parameters  {trainer.device} {trainer.dtype}"
+        + (f"  {trainer.ranks.size} processes" if trainer.ranks.size > 1 else "")
     )
 
 
@@ -332,10 +352,18 @@ def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.devi
 
 
 def _validation_score(run: Path, prepared: "Prepared") -> "Score | None":
-    """Greedy BLEU, chrF and samples of the validation pairs that the loss is of; the text is read once and left in the run folder."""
+    """Greedy BLEU, chrF and samples of the validation pairs that the loss is of; the text is read once and left in the run folder.
+
+    For a model of one sequence samples alone.
+    """
+    from dragoman.data.packing import PackedCorpus
+    from dragoman.training.continuations import text_score
+
     training, validation = prepared.config.training, prepared.validation
     if validation is None:
         return None
+    if isinstance(validation, PackedCorpus):
+        return text_score(run, validation, prepared.target_tokenizer)
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.evaluate import evaluate_translator
     from dragoman.training.run import read_validation

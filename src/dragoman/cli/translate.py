@@ -17,6 +17,7 @@ from dragoman.cli.options import (
     AttentionPath,
     Beam,
     Device,
+    Engine,
     JsonLines,
     ModelPath,
     Products,
@@ -28,7 +29,7 @@ from dragoman.cli.options import (
 )
 from dragoman.cli.prefixes import prefix_file, separated
 from dragoman.cli.rounds import Done, Work
-from dragoman.cli.streams import hush, json_line, one_line
+from dragoman.cli.streams import hush, json_line, notify, one_line
 from dragoman.cli.tally import what_to_say
 from dragoman.cli.whole_files import Job, identity_of, translate_files
 from dragoman.cli.windows import Window
@@ -37,6 +38,7 @@ from dragoman.errors import UsageError
 if TYPE_CHECKING:
     from dragoman.cli.attention_file import AttentionFile
     from dragoman.decoding.alignment import Alignment
+    from dragoman.decoding.options import SearchOptions
     from dragoman.decoding.translate import Translation, Translator
 
 Write = Callable[[TextIO, int, "Translation", "Alignment | None"], None]
@@ -78,6 +80,7 @@ def translate(
     attention: AttentionPath = None,
     device: Device = "auto",
     precision: Products = "fp32",
+    engine: Engine = "torch",
     quiet: Quiet = False,
 ) -> None:
     """Translate text: n lines in, n lines out, in order.
@@ -94,8 +97,7 @@ def translate(
     """
     if quiet:
         hush()
-    if scores and (as_json or n_best > 1):
-        raise UsageError(f"--scores: the output of {'--json' if as_json else '--n-best'} has the score anyway; leave --scores out")
+    _check(context.params)
     alignment = _alignment_file(align, align_layer, as_json, tree=tree)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
     used = [model, *(ensemble or ()), *filter(None, [glossary])]
@@ -114,6 +116,18 @@ def _alignment_file(path: Path | None, layer: int | None, as_json: bool, *, tree
     return None if str(path) == "-" else path
 
 
+def _check(asked: Mapping[str, Any]) -> None:
+    """UsageError for parameters of the command that do not go together."""
+    if asked["scores"] and (asked["as_json"] or asked["n_best"] > 1):
+        name = "--json" if asked["as_json"] else "--n-best"
+        raise UsageError(f"--scores: the output of {name} has the score anyway; leave --scores out")
+    engine = asked["engine"]
+    if engine not in ("torch", "ctranslate2"):
+        raise UsageError(f"--engine {engine}: unknown; give torch or ctranslate2")
+    if unable := [f"--{name}" for name in ("ensemble", "prefix") if asked[name] and engine != "torch"]:
+        raise UsageError(f"--engine {engine} cannot do {', '.join(unable)} as it is done here; leave that out, or --engine")
+
+
 def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str, attention: "AttentionFile | None") -> Work:
     """What is done with a window of lines; ``asked`` are the parameters of the command.
 
@@ -122,7 +136,10 @@ def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str
     settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator
 
-    translator = Translator.load(asked["model"], device=device, ensemble=asked["ensemble"] or (), precision=asked["precision"])
+    if asked["engine"] == "torch":
+        translator = Translator.load(asked["model"], device=device, ensemble=asked["ensemble"] or (), precision=asked["precision"])
+    else:
+        translator = _with_ctranslate2(asked, settings["options"], device, scored=write is not _write_text)
     if layer is not None:
         from dragoman.decoding.alignment import check_layer
 
@@ -148,6 +165,23 @@ def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str
         )
 
     return work
+
+
+def _with_ctranslate2(asked: Mapping[str, Any], options: "SearchOptions", device: str, *, scored: bool) -> "Translator":
+    """A translator whose searches CTranslate2 does, and on standard error where its folder is."""
+    from dragoman.bundle import load_bundle, resolve_model
+    from dragoman.decoding.translate import Translator
+    from dragoman.devices import pick_device
+    from dragoman.interop.ctranslate2_engine import CTranslate2Engine, prepare, refuse_options, require_ctranslate2
+
+    require_ctranslate2()
+    refuse_options(options)
+    folder = resolve_model(asked["model"])
+    bundle = load_bundle(folder, device=str(pick_device(device)))
+    prepared = prepare(folder, bundle)
+    engine = CTranslate2Engine(bundle, prepared, precision=asked["precision"], scored=scored)
+    notify(prepared.sentence())
+    return Translator(bundle, engine=engine)
 
 
 def _alignments(

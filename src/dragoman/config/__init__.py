@@ -41,12 +41,12 @@ def _budget(value: object) -> object:
 class DataConfig(Settings):
     """Section 5.1: what is learnt from, and how text becomes ids."""
 
-    source: str = Field("", pattern=r"^[\w-]*$", description="Language code of the source side, such as en.")
+    source: str = Field("", pattern=r"^[\w-]*$", description="Language code of the source side, or of the only one, such as en.")
     target: str = Field("", pattern=r"^[\w-]*$", description="Language code of the target side, such as de.")
     train: tuple[str, ...] = Field(
         (),
-        description="Training corpora: a prefix, a .tsv or .jsonl file, a treebank (.mrg, .ptb, .trees), or SOURCE_FILE,TARGET_FILE; "
-        "concatenated.",
+        description="Training corpora: a prefix, a .tsv or .jsonl file, a treebank (.mrg, .ptb, .trees), or SOURCE_FILE,TARGET_FILE; for "
+        "a model of one sequence text files; concatenated.",
     )
     valid: tuple[str, ...] = Field((), description="Validation corpora, in the same forms.")
     weights: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
@@ -58,8 +58,11 @@ class DataConfig(Settings):
     valid_tags: tuple[str, ...] = Field(
         (), description="For each validation corpus, its language tag; not given, those of tags, where there are as many corpora."
     )
-    tokenizer: Literal["bpe", "whitespace"] = Field(
-        "bpe", description="Byte-pair encoding learnt from the training text, or text that is already segmented and splits at spaces."
+    tokenizer: Literal["bpe", "whitespace", "characters", "foreign"] = Field(
+        "bpe",
+        description="Byte-pair encoding learnt from the training text; text that is already segmented and splits at spaces (whitespace); "
+        "an entry for each Unicode code point of the training text (characters); or the vocabulary of an imported model (foreign), which "
+        "only training that goes on from one has.",
     )
     target_tokenizer: Literal["", "bpe", "whitespace"] = Field(
         "", description="The target's, where it is not the source's: whitespace for trees; needs joint_vocabulary=false."
@@ -68,7 +71,8 @@ class DataConfig(Settings):
         37_000,
         ge=0,
         le=10_000_000,
-        description="Most vocabulary entries, special tokens included (5.1: about 37,000); 0 with whitespace keeps every word.",
+        description="Most vocabulary entries, special tokens included (5.1: about 37,000); 0 keeps every word of whitespace and every "
+        "code point of characters.",
     )
     joint_vocabulary: bool = Field(True, description="One vocabulary for source and target (5.1), or one each.")
     normalization: Literal["none", "nfc", "nfkc"] = Field(
@@ -86,6 +90,19 @@ class DataConfig(Settings):
     max_length: int = Field(
         256, gt=1, description="Pairs with a side of more tokens than this, end token included, are dropped and counted."
     )
+    documents: Literal["file", "blank-line", "line"] = Field(
+        "file",
+        description="For a model of one sequence: what the text is cut into, with an end token behind each: whole files, what stands "
+        "between blank lines, or lines.",
+    )
+    mask_probability: float = Field(
+        0.15,
+        gt=0,
+        lt=1,
+        description="For encoder-only: the share of a sequence's tokens to predict; of those 80 % are masked, 10 % replaced at random and "
+        "10 % kept, as in BERT.",
+    )
+    mask_words: bool = Field(False, description="For encoder-only: whether whole words are chosen to be predicted, not single pieces.")
 
     @field_validator("train", "valid", "weights", "tags", "valid_tags", mode="before")
     @classmethod
@@ -147,6 +164,7 @@ class TrainingConfig(Settings):
     warmup_steps: int = Field(4000, gt=0, description="Steps over which the learning rate rises (5.3).")
     factor: float = Field(1.0, gt=0, description="Multiplies equation (3), so for schedule='paper' only; 1 in the paper.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak rate of all schedules but 'paper', which has none.")
+    minimum_rate: float = Field(0.0, ge=0, description="For cosine and linear: the rate that they fall to at max_steps.")
     optimizer: Literal["adam", "adamw", "muon"] = Field(
         "adam",
         description="The paper's Adam (5.3), AdamW, or Muon for the matrices between embeddings and output with AdamW for the rest.",
@@ -177,6 +195,18 @@ class TrainingConfig(Settings):
     best_by: Literal["bleu", "loss"] = Field("bleu", description="What makes a checkpoint the best: higher BLEU or lower validation loss.")
     bleu_tokenize: str = Field("13a", description="sacreBLEU's word splitter for validation BLEU: 13a, none, intl, zh, char and so on.")
     bleu_lowercase: bool = Field(False, description="Ignore case in the BLEU and chrF of evaluations.")
+    validation_stride: int = Field(
+        0,
+        ge=0,
+        description="For decoder-only: tokens by which the context moves over the validation text, each predicted once; 0 is all of the "
+        "context, and less lets each token see more before it.",
+    )
+    sampled_batches: int = Field(
+        20,
+        ge=0,
+        description="For a model of one sequence: batches at random places of the validation text whose mean loss stands beside the exact "
+        "one; 0 none.",
+    )
     log_every: int = Field(50, gt=0, description="Steps between progress records.")
     tensorboard: bool = Field(False, description="Whether TensorBoard's files are written too, into the run folder.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
@@ -193,6 +223,10 @@ class TrainingConfig(Settings):
     def _consistent(self) -> Self:
         if self.weight_decay and self.optimizer == "adam":
             raise ValueError(f"weight_decay={self.weight_decay} is not for optimizer='adam'; set optimizer='adamw' or 'muon'")
+        if self.minimum_rate and self.schedule not in ("cosine", "linear"):
+            raise ValueError(f"minimum_rate={self.minimum_rate:g} is for schedule='cosine' or 'linear' only; set minimum_rate=0")
+        if self.minimum_rate > self.learning_rate:
+            raise ValueError(f"minimum_rate={self.minimum_rate:g} is above learning_rate={self.learning_rate:g}; lower it")
         if self.shard and (self.ema or self.optimizer == "muon"):
             named = f"ema={self.ema}" if self.ema else "optimizer='muon', which needs whole matrices"
             raise ValueError(f"shard=true does not go with {named}; leave out one of them")

@@ -11,7 +11,7 @@ Architecture = Literal["encoder-decoder", "decoder-only", "encoder-only", "recur
 
 _OF_ATTENTION = (
     "d_ff", "n_heads", "d_k", "d_v", "attention_dropout", "activation_dropout", "activation", "feed_forward_bias", "norm", "norm_place",
-    "norm_bias", "norm_epsilon", "attention_bias", "kv_heads", "qk_norm", "initialization",
+    "final_norm", "norm_bias", "norm_epsilon", "attention_bias", "kv_heads", "qk_norm", "initialization",
 )  # fmt: skip
 """What means nothing to the models that the paper replaced."""
 
@@ -51,6 +51,9 @@ class ModelConfig(Settings):
         "post",
         description="The norm after each residual sum as in the paper (post), before each sub-layer with a final norm (pre), or after a "
         "sum that weighs its input by α (deepnorm).",
+    )
+    final_norm: bool = Field(
+        False, description="A norm after the last layer also with norm_place='post' or 'deepnorm'; with 'pre' there always is one."
     )
     norm_bias: bool = Field(True, description="A bias in each LayerNorm; an RMSNorm never has one.")
     norm_epsilon: float = Field(1e-6, gt=0, description="ε inside the norms' square root; 1e-6 in the authors' code.")
@@ -141,6 +144,8 @@ class ModelConfig(Settings):
             idle["kernel_width"] = kind
         if self.positions != "rotary":
             idle["rotary_base"] = f"positions={self.positions!r}"
+        if self.norm_place == "pre":
+            idle["final_norm"] = "norm_place='pre'"
         if self.norm == "rms":
             idle["norm_bias"] = "norm='rms'"
         problems = [

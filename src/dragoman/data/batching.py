@@ -26,6 +26,9 @@ class Batch:
 
     The decoder reads ``target_input``, which begins with the start token, and learns to say ``target_output``, which ends with the end
     token: position t of the one is position t - 1 of the other.
+
+    Of models of one sequence a decoder has no source, and an encoder reads the source and has no ``target_input``: these are (B, 0).
+    ``target_mask`` is True where a loss is of the output, which may be fewer places than there are tokens (`data/packing.py`).
     """
 
     source: Tensor  # (B, S)

@@ -115,6 +115,10 @@ class Corpus:
         """The corpus as it is seen in an epoch, no longer than ``most``: the same in each, but for a `SampledCorpus`."""
         return self
 
+    def predicted(self, indices: NDArray[Any]) -> int:
+        """Target tokens of the pairs at ``indices`` that a loss is of."""
+        return int(self.target_lengths[indices].sum())
+
     def side(self, number: int, indices: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]:
         """The source (0) or target (1) of the pairs at ``indices``: ids in which they are, where they start there, and their lengths."""
         ids, starts, lengths = (
@@ -192,7 +196,7 @@ class _Writer:
         target_ids = self.target.encode_batch([pair[1] for _, pair in chunk])
         kept = []
         for (number, pair), source, target in zip(chunk, source_ids, target_ids, strict=True):
-            longest = max(len(head) + len(source), len(target)) + 1
+            longest = max(len(self.source.as_source([*head, *source])), len(target) + 1)
             if not (source and target and pair[0].strip() and pair[1].strip()):
                 self.dropped[EMPTY] += 1
                 continue
@@ -205,9 +209,9 @@ class _Writer:
                 kept.append((number, [*head, *source] if head else source, target))
                 self.unknown += source.count(self.source.unk) + target.count(self.target.unk)
         return {
-            "source.ids": chain.from_iterable(chain(source, (self.source.eos,)) for _, source, _ in kept),
+            "source.ids": chain.from_iterable(self.source.as_source(source) for _, source, _ in kept),
             "target.ids": chain.from_iterable(chain(target, (self.target.eos,)) for _, _, target in kept),
-            "source.lengths": (len(source) + 1 for _, source, _ in kept),
+            "source.lengths": (len(self.source.as_source(source)) for _, source, _ in kept),
             "target.lengths": (len(target) + 1 for _, _, target in kept),
             "line_numbers": (number for number, _, _ in kept),
         }

@@ -1,10 +1,13 @@
-"""Text to ids and back (Section 5.1): byte-pair encoding learnt from the corpus, or text that is already segmented.
+"""Text to ids and back (Section 5.1): byte-pair encoding learnt from the corpus, text that is already segmented, or characters.
 
 The file is JSON: our few fields, and under ``tokenizer`` exactly what the ``tokenizers`` package reads and writes.
 
 The four special tokens have their places in the vocabulary, but no text encodes to them: ``<`` is a piece of its own, so no sequence
 of merges spells ``<s>``, and nothing is registered with ``tokenizers`` to be looked for in text. Language tags are the same: their entries
 hold a space, and no piece of text does. A tag is put before ids by who knows that one is meant: a corpus that has one, or `split_tag`.
+
+A ``foreign`` tokenizer is another program's, as that program wrote it for ``tokenizers`` or made from its files (`interop`). Its special
+tokens, too, are ordinary text where they stand in text, and its entries that end with a space are ones that no text is cut into.
 """
 
 import hashlib
@@ -12,29 +15,28 @@ import json
 import logging
 import re
 from codecs import getincrementaldecoder
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import normalizers
 
+from dragoman.data.foreign import piece_of, spans_by_decoding, spans_of_pieces, style_of
+from dragoman.data.vocabulary import learn_bpe, learn_characters, learn_words
 from dragoman.errors import DragomanError, UsageError
 
 logger = logging.getLogger("dragoman")
 
-Kind = Literal["bpe", "whitespace"]
+Kind = Literal["bpe", "whitespace", "characters", "foreign"]
 Normalization = Literal["none", "nfc", "nfkc"]
 
 FORMAT_VERSION = 1
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")  # ids 0 to 3 of a tokenizer trained here
-
-# Words with their marks, single digits, the isolated <, other signs; each with the space before it. Then the remaining spaces.
-# None is longer than 64 characters: learning takes the square of that, and no word needs more.
-PIECES = r" ?[\p{L}\p{M}]{1,64}| ?\p{N}| ?<| ?[^\s\p{L}\p{M}\p{N}<]{1,64}|\s{1,64}(?!\S)|\s{1,64}"
+MASK = "<mask>"
 
 _TAG = re.compile(r">>([A-Za-z0-9_-]+)<< ?")
 
@@ -49,8 +51,11 @@ class Tokenizer:
     """Text to ids and back.
 
     ``bpe`` is lossless: ``decode(encode(text)) == text`` for any text, up to the normalization that was asked for. ``whitespace``
-    splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``tags`` are the ids
-    of the language tags by name: de for ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in.
+    splits at the ASCII space only, and gives plain text back: ``joiner`` at the end of a piece joins it to the next. ``characters`` has an
+    entry for each code point that it knows, and is lossless for text of these. ``tags`` are the ids of the language tags by name: de for
+    ``>>de<<``. ``mask`` is the id that stands for what a masked language model has to fill in. ``source_end`` is whether a source ends with
+    the end token, as the paper's does; ``opening`` are ids that stand before every source, or before every text that a language model goes
+    on with. Of a ``foreign`` tokenizer special tokens may share an id, as GPT-2's padding, start and end do.
     """
 
     kind: Kind
@@ -62,6 +67,15 @@ class Tokenizer:
     backend: tokenizers.Tokenizer = field(repr=False)
     tags: Mapping[str, int] = field(default_factory=dict)
     mask: int | None = None
+    source_end: bool = True
+    opening: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """What a foreign tokenizer's file may ask for beside ids is switched off: special tokens found in text, cutting, padding."""
+        if self.kind == "foreign":
+            self.backend.encode_special_tokens = True  # that is: as text
+            self.backend.no_truncation()
+            self.backend.no_padding()
 
     @classmethod
     def train(
@@ -73,22 +87,27 @@ class Tokenizer:
         normalization: Normalization = "none",
         joiner: str = "",
         tags: Iterable[str] = (),
+        mask: bool = False,
     ) -> Self:
-        """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, the four special tokens and the tags included.
+        """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, special tokens, tags and ``mask`` included.
 
-        For ``whitespace`` 0 keeps every word; a warning counts what a limit leaves out. Raises UsageError when ``vocabulary_size`` is too
-        small.
+        For ``whitespace`` 0 keeps every word, for ``characters`` every code point; a warning counts what a limit leaves out. Raises
+        UsageError when ``vocabulary_size`` is too small.
         """
+        if kind == "foreign":
+            raise UsageError("data.tokenizer=foreign is the vocabulary of an imported model; go on from one with --from, or choose bpe")
         tags = dict.fromkeys(tags)
-        smallest = len(SPECIAL_TOKENS) + len(tags) + (256 if kind == "bpe" else 1)
+        more = len(tags) + mask
+        smallest = len(SPECIAL_TOKENS) + more + (256 if kind == "bpe" else 1)
         if vocabulary_size < smallest and (kind == "bpe" or vocabulary_size):
             raise UsageError(f"data.vocabulary_size={vocabulary_size} is too small for tokenizer {kind}; give {smallest} or more")
         normal_forms: dict[str, list[normalizers.Normalizer]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
-        learn = _learn_bpe if kind == "bpe" else _learn_words
-        size = vocabulary_size and vocabulary_size - len(tags)
-        backend = learn(lines, vocabulary_size=size, normal_form=normal_forms[normalization])
+        learn = {"bpe": learn_bpe, "whitespace": learn_words, "characters": learn_characters}[kind]
+        size = vocabulary_size and vocabulary_size - more
+        backend = learn(lines, vocabulary_size=size, special=SPECIAL_TOKENS, normal_form=normal_forms[normalization])
         pad, bos, eos, unk = range(len(SPECIAL_TOKENS))
-        return cls(kind=kind, joiner=joiner, pad=pad, bos=bos, eos=eos, unk=unk, backend=backend).with_tags(tags)
+        tokenizer = cls(kind=kind, joiner=joiner, pad=pad, bos=bos, eos=eos, unk=unk, backend=backend).with_tags(tags)
+        return tokenizer.with_mask() if mask else tokenizer
 
     def with_tags(self, names: Iterable[str]) -> Self:
         """This tokenizer with entries for the tags that it does not have yet, behind all others: no entry gets another id."""
@@ -96,9 +115,20 @@ class Tokenizer:
         if not new:
             return self
         tags = {name: token for token, name in enumerate(new, start=len(self))}
-        saved = json.loads(self.backend.to_str())
-        saved["model"]["vocab"] |= {_entry(name): token for name, token in tags.items()}
-        return replace(self, backend=tokenizers.Tokenizer.from_str(json.dumps(saved)), tags={**self.tags, **tags})
+        return replace(
+            self, backend=_with_entries(self.backend, {_entry(name): token for name, token in tags.items()}), tags={**self.tags, **tags}
+        )
+
+    def with_mask(self) -> Self:
+        """This tokenizer with an entry for what is masked, behind all others if it has none yet: no entry gets another id.
+
+        A word of segmented text that looks like it becomes it, and is an unknown one in text from then on.
+        """
+        if self.mask is not None:
+            return self
+        if (known := self.backend.token_to_id(MASK)) is not None:
+            return replace(self, mask=known)
+        return replace(self, backend=_with_entries(self.backend, {MASK: len(self)}), mask=len(self))
 
     def __len__(self) -> int:
         """Entries of the vocabulary."""
@@ -109,6 +139,10 @@ class Tokenizer:
         """The ids that stand for no text: padding, start, end, mask and the tags. An unknown token stands for some."""
         mask = () if self.mask is None else (self.mask,)
         return frozenset((self.pad, self.bos, self.eos, *mask, *self.tags.values()))
+
+    def as_source(self, ids: Iterable[int]) -> list[int]:
+        """Ids as an encoder gets them: with the end token, unless this tokenizer's sources have none, and ``opening`` before them."""
+        return [*self.opening, *ids, self.eos] if self.source_end else [*self.opening, *ids]
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text``, without start and end tokens."""
@@ -123,10 +157,42 @@ class Tokenizer:
             if broken is None:
                 raise
             raise DragomanError(f"{broken!r} holds half a surrogate pair, which is not text; mend the text") from None
-        if self.kind == "bpe":
+        if self.kind in ("bpe", "characters"):
             return [encoding.ids for encoding in encodings]
-        special = {self.pad, self.bos, self.eos}
+        if self.kind == "foreign" and self._hidden:
+            return [self._with_hidden(encoding.ids, text) for encoding, text in zip(encodings, texts, strict=True)]
+        special = {self.pad, self.bos, self.eos, *((self.mask,) if self.kind == "whitespace" else ())} - {self.unk}
         return [[self.unk if token in special else token for token in encoding.ids] for encoding in encodings]
+
+    @cached_property
+    def _style(self) -> str:
+        """How the entries of a foreign tokenizer spell text."""
+        return style_of(self.backend)
+
+    @cached_property
+    def _hidden(self) -> dict[str, int]:
+        """Ids of the entries that end with a space and are no special tokens, by what stands before it."""
+        special, entries = self.textless | {self.unk}, self.backend.get_vocab().items()
+        hidden = {entry[:-1]: token for entry, token in entries if entry.endswith(" ") and token not in special}
+        return hidden if self.kind == "foreign" else {}
+
+    def _with_hidden(self, ids: list[int], text: str) -> list[int]:
+        """The ids where each unknown piece that is a hidden entry has its id."""
+        if self.unk not in ids:
+            return ids
+        pieces = self.backend.encode(text, add_special_tokens=False).tokens
+        return [self._hidden.get(piece, token) if token == self.unk else token for token, piece in zip(ids, pieces, strict=True)]
+
+    @cached_property
+    def inside(self) -> Self:
+        """The tokenizer of what follows in a text: ids of a text's parts, of the first by the tokenizer itself and of the others by this,
+        are those of the text, if each cut is behind a line feed and has other than white space before that and behind it.
+        """
+        saved = json.loads(self.backend.to_str())
+        normalizer = saved["normalizer"] or {}
+        steps = [step for step in normalizer.get("normalizers", [normalizer]) if step.get("type") != "Prepend"]
+        saved["normalizer"] = {"type": "Sequence", "normalizers": [step for step in steps if step]}
+        return replace(self, backend=tokenizers.Tokenizer.from_str(json.dumps(saved)))
 
     def split_tag(self, source: str, *, place: str) -> tuple[list[int], str]:
         """The id of the tag at the head of a line to translate, and the text behind it and one space.
@@ -158,7 +224,14 @@ class Tokenizer:
         """Where in ``decode(ids)`` each id is: its first character and the one after its last. Ids that share a character all have it;
         those without text have nothing.
         """
+        if self.kind == "foreign":
+            if self._style not in ("bytes", "sentencepiece"):
+                return spans_by_decoding(self.decode, ids)
+            return spans_of_pieces([self.piece(token) for token in ids], self.decode(ids))
         entries = ["" if token in self.textless else self.backend.id_to_token(token) or "" for token in ids]
+        if self.kind == "characters":
+            ends = list(accumulate(map(len, entries)))
+            return [(end - len(entry), end) for end, entry in zip(ends, entries, strict=True)]
         return _spans_of_bytes(entries) if self.kind == "bpe" else _spans_of_words(entries, self.joiner)
 
     def token(self, id: int) -> str:
@@ -166,8 +239,13 @@ class Tokenizer:
         entry = self.backend.id_to_token(id)
         if entry is None:
             raise DragomanError(f"no token has the id {id}; the vocabulary has {len(self)} entries")
+        if self.kind == "characters" and id not in self.textless:
+            return entry
         if self.kind == "whitespace" or id == self.unk or id in self.textless:
             return entry.strip(" ")
+        if self.kind == "foreign":
+            shown = self.piece(id) if self._style in ("bytes", "sentencepiece") else entry.encode()
+            return shown.decode(errors="backslashreplace")
         return bytes(_BYTE_OF_CHARACTER[character] for character in entry).decode(errors="backslashreplace")
 
     def piece(self, id: int) -> bytes:
@@ -178,8 +256,14 @@ class Tokenizer:
         entry = self.backend.id_to_token(id)
         if entry is None or id in self.textless:
             return b""
-        if self.kind == "bpe":
-            return entry.encode() if id == self.unk else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
+        if self.kind == "characters":
+            return entry.encode()
+        style = self._style if self.kind == "foreign" else ""
+        if style not in ("", "bytes"):
+            return piece_of(entry, style)
+        if style or self.kind == "bpe":
+            plain = id == self.unk or not set(entry) <= _BYTE_OF_CHARACTER.keys()
+            return entry.encode() if plain else bytes(_BYTE_OF_CHARACTER[character] for character in entry)
         joined = self.joiner and entry.endswith(self.joiner)
         return (entry.removesuffix(self.joiner) if joined else f"{entry} ").encode()
 
@@ -207,6 +291,7 @@ class Tokenizer:
             if version > FORMAT_VERSION:
                 raise DragomanError(f"{path}: written by a newer Dragoman (tokenizer format {version}); update this one")
             backend = tokenizers.Tokenizer.from_str(json.dumps(fields.pop("tokenizer")))
+            fields["opening"] = tuple(fields.get("opening", ()))
             tokenizer = cls(**fields, backend=backend)
             tokenizer._check()
         except OSError as error:
@@ -218,16 +303,17 @@ class Tokenizer:
         return tokenizer
 
     def _check(self) -> None:
-        if self.kind not in ("bpe", "whitespace") or not isinstance(self.joiner, str):
+        if self.kind not in get_args(Kind) or not isinstance(self.joiner, str):
             raise ValueError(f"kind {self.kind!r}, joiner {self.joiner!r}")
         if not isinstance(self.tags, dict) or any(_TAG.fullmatch(tag_text(name)) is None for name in self.tags):
             raise ValueError(f"tags {self.tags!r}")
-        special = self.textless | {self.unk}
+        if type(self.source_end) is not bool:
+            raise ValueError(f"source_end {self.source_end!r}")
+        special = self.textless | {self.unk, *self.opening}
         if any(self.backend.token_to_id(_entry(name)) != token for name, token in self.tags.items()):
             raise ValueError(f"tags {self.tags} are not in the vocabulary")
-        if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or len(special) < len(SPECIAL_TOKENS) + len(
-            self.tags
-        ) + (self.mask is not None):
+        distinct = self.kind == "foreign" or len(special) >= len(SPECIAL_TOKENS) + len(self.tags) + (self.mask is not None)
+        if not all(isinstance(token, int) and 0 <= token < len(self) for token in special) or not distinct:
             raise ValueError(f"special ids {[*special]} in a vocabulary of {len(self)}")
         if sorted(self.backend.get_vocab().values()) != list(range(len(self))):
             raise ValueError("ids with gaps")
@@ -245,6 +331,10 @@ class Tokenizer:
             special["tags"] = dict(self.tags)
         if self.mask is not None:
             special["mask"] = self.mask
+        if not self.source_end:
+            special["source_end"] = False
+        if self.opening:
+            special["opening"] = list(self.opening)
         return json.dumps(own | special | {"tokenizer": json.loads(self.backend.to_str())}, ensure_ascii=False, indent=1)
 
 
@@ -282,42 +372,11 @@ def _entry(name: str) -> str:
     return f"{tag_text(name)} "
 
 
-def _learn_bpe(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    backend = tokenizers.Tokenizer(models.BPE())
-    # A space before the line gives its first word the piece it has elsewhere; the decoder takes exactly that space away again.
-    backend.normalizer = normalizers.Sequence([*normal_form, normalizers.Prepend(" ")])
-    backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        min_frequency=2,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(lines, trainer)
-    unregistered = json.loads(backend.to_str()) | {"added_tokens": []}
-    return tokenizers.Tokenizer.from_str(json.dumps(unregistered))
-
-
-def _learn_words(lines: Iterable[str], *, vocabulary_size: int, normal_form: list[normalizers.Normalizer]) -> tokenizers.Tokenizer:
-    normalizer = normalizers.Sequence(normal_form)
-    counts = Counter(word for line in lines for word in normalizer.normalize_str(line).split(" "))
-    for not_a_word in ("", *SPECIAL_TOKENS):
-        del counts[not_a_word]
-    by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
-    frequent = by_frequency[: vocabulary_size - len(SPECIAL_TOKENS)] if vocabulary_size else by_frequency
-    if rare := by_frequency[len(frequent) :]:
-        share = sum(counts[word] for word in rare) / counts.total()
-        notice = "the vocabulary of %d leaves out %d of %d words, %.2f %% of the text, which become <unk>; data.vocabulary_size=0 keeps all"
-        logger.warning(notice, vocabulary_size, len(rare), len(counts), 100 * share)
-    vocabulary = {word: token for token, word in enumerate([*SPECIAL_TOKENS, *frequent])}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[3]))
-    backend.normalizer = normalizer
-    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    return backend
+def _with_entries(backend: tokenizers.Tokenizer, entries: Mapping[str, int]) -> tokenizers.Tokenizer:
+    """With entries behind all others, of these ids."""
+    saved = json.loads(backend.to_str())
+    if isinstance(saved["model"]["vocab"], list):  # pieces with their scores, at the place of their ids
+        saved["model"]["vocab"] += [[entry, 0.0] for entry in entries]
+    else:
+        saved["model"]["vocab"] |= entries
+    return tokenizers.Tokenizer.from_str(json.dumps(saved))

@@ -176,7 +176,8 @@ def _aligned(bundle: Bundle, text: str, translation: Translation, weights: Weigh
 def _source_spans(tokenizer: Tokenizer, part: Part) -> list[tuple[int, int]]:
     """Where in the whole text each id of a part is; nothing of it is the tag's and the end's."""
     spans = [(part.start + start, part.start + end) for start, end in tokenizer.encoded_spans(part.text)]
-    return [(0, 0)] * (len(part.source) - len(spans) - 1) + spans + [(0, 0)]
+    end = [(0, 0)] * tokenizer.source_end
+    return [(0, 0)] * (len(part.source) - len(spans) - len(end)) + spans + end
 
 
 def _target_spans(tokenizer: Tokenizer, parts: Sequence[Part]) -> list[tuple[int, int]]:

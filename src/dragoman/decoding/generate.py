@@ -286,4 +286,4 @@ def opening(bundle: Bundle) -> list[int]:
     kind: str = tokenizer.kind
     if kind == "foreign":
         return [*getattr(tokenizer, "opening", ())]
-    return [] if getattr(bundle.config.data, "documents", "line") == "file" else [tokenizer.bos]
+    return [] if bundle.config.data.documents == "file" else [tokenizer.bos]

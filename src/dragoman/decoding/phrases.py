@@ -72,7 +72,7 @@ class Spelling:
 
     def normal(self, text: str) -> str:
         """``text`` as the vocabulary spells it: in its normal form, without joiners, without white space at its ends."""
-        if self.tokenizer.kind == "bpe":
+        if self.tokenizer.kind != "whitespace":
             return self.tokenizer.decode(self.tokenizer.encode(text.strip()))
         return self.tokenizer.plain(self._in_normal_form(text).strip())
 
@@ -93,8 +93,15 @@ class Spelling:
         Raises DragomanError that begins with ``place`` for a word that the vocabulary cannot spell.
         """
         ids = self.tokenizer.encode(text)
-        if self.tokenizer.unk in ids and self.tokenizer.kind == "whitespace":
+        if self.tokenizer.unk in ids and self.tokenizer.kind == "characters":
+            unknown = dict.fromkeys(character for character in text if self.tokenizer.unk in self.tokenizer.encode(character))
+            raise DragomanError(
+                f"{place}: the model's vocabulary has no {', '.join(map(repr, unknown))}; use characters of its training text"
+            )
+        if self.tokenizer.unk in ids and self.tokenizer.kind != "bpe":
             words = [word for word in text.split(" ") if self.tokenizer.unk in self.tokenizer.encode(word)]
+            if self.tokenizer.kind == "foreign":
+                raise DragomanError(f"{place}: the model's vocabulary cannot spell {', '.join(map(repr, words))}; write it otherwise")
             joined = f", with {self.tokenizer.joiner} behind what is joined to the next" if self.tokenizer.joiner else ""
             raise DragomanError(
                 f"{place}: the model's vocabulary has no {', '.join(map(repr, words))}; it is one of segmented text: write the pieces as "
@@ -104,7 +111,7 @@ class Spelling:
 
     def after_a_sign(self, ids: Sequence[int], text: str) -> list[int]:
         """The ids of a phrase right behind a bracket; those after a space, ``ids``, where the vocabulary knows no difference."""
-        if self.tokenizer.kind != "bpe":
+        if self.tokenizer.kind == "whitespace":
             return list(ids)
         bracket = self.tokenizer.encode("(")
         both = self.tokenizer.encode(f"({text}")
@@ -119,7 +126,9 @@ class Spelling:
         """
         if not text.strip():
             return Prefix([], {})
-        if self.tokenizer.kind != "bpe":
+        if self.tokenizer.kind == "characters":
+            return Prefix(self.encode(text, place), {})
+        if self.tokenizer.kind == "whitespace":
             if "" in self._in_normal_form(text).removesuffix(" ").split(" "):
                 raise DragomanError(
                     f"{place}: {text!r} begins with a space or has more than one in a row, and the model's vocabulary, one of segmented "
@@ -236,6 +245,6 @@ class ForbiddenPhrases(Rule):
                 spelled = ((spelled & ~self._end) << 1 | begin) & self._bits[byte]
                 in_word = _WORD[byte] if new_character else in_word
                 complete |= bool(spelled & self._end & ~self._end_of_word)
-            complete |= self._spelling.tokenizer.kind == "bpe" and bool(spelled & self._end_of_word)
+            complete |= self._spelling.tokenizer.kind != "whitespace" and bool(spelled & self._end_of_word)
             self._steps[key] = _State(spelled, in_word), complete
         return self._steps[key]

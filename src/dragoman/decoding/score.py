@@ -120,7 +120,7 @@ def score_texts(
     source_tokenizer, target_tokenizer = bundle.source_tokenizer, bundle.target_tokenizer
     heads = [source_tokenizer.split_tag(source, place=f"pair {number}") for number, source in enumerate(sources, start=1)]
     encoded = source_tokenizer.encode_batch([text for _, text in heads])
-    source_ids = [[*head, *ids, source_tokenizer.eos] for (head, _), ids in zip(heads, encoded, strict=True)]
+    source_ids = [source_tokenizer.as_source([*head, *ids]) for (head, _), ids in zip(heads, encoded, strict=True)]
     target_ids = [[*ids, target_tokenizer.eos] for ids in target_tokenizer.encode_batch(targets)]
     lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
     limit = longest_taken(bundle.config)

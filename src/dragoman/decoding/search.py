@@ -202,3 +202,7 @@ class Search:
         if self.options.tree:
             return False
         return 0 < self.options.repetition_guard < len(hypothesis.tokens) and guard.ended(hypothesis.tokens, place)
+
+
+Engine = Callable[[Search, Sequence[Wanted], int], list[list[Found]]]
+"""Another program that does a search: called with it, the texts and the batch tokens, it gives what the search itself would give."""

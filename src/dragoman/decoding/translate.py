@@ -20,7 +20,7 @@ from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix, Spelling, stands_in
 from dragoman.decoding.prepared import Precision, can_prepare, check_precision, step_of
 from dragoman.decoding.score import Scored, score_texts
-from dragoman.decoding.search import Found, Search, Wanted
+from dragoman.decoding.search import Engine, Found, Search, Wanted
 from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
@@ -80,13 +80,15 @@ class Translator:
     With an ``ensemble`` of other bundles of the same vocabularies, probabilities are the mean of all models'.
     """
 
-    def __init__(self, bundle: Bundle, *, ensemble: Mapping[str, Bundle] | None = None, precision: Precision = "fp32") -> None:
+    def __init__(
+        self, bundle: Bundle, *, ensemble: Mapping[str, Bundle] | None = None, precision: Precision = "fp32", engine: Engine | None = None
+    ) -> None:
         """``ensemble`` holds the other bundles by name; ``precision`` is that of the products of `translate`, where scores stay float32.
 
-        Raises DragomanError that names a bundle with another vocabulary, UsageError for a precision that the models or their device do not
-        have.
+        An ``engine`` takes the place of the search here, and has products of its own. Raises DragomanError that names a bundle with
+        another vocabulary, UsageError for a precision that the models or their device do not have.
         """
-        self.bundle, self.precision = bundle, precision
+        self.bundle, self.precision, self.engine = bundle, precision, engine
         self.bundles = (bundle, *(ensemble or {}).values())
         for name, other in (ensemble or {}).items():
             check_ensemble(bundle, "the first model", other, name)
@@ -139,6 +141,7 @@ class Translator:
         texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch)
+        find = search if self.engine is None else partial(self.engine, search)
         if prefixes is not None and len(prefixes) != len(texts):
             raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
         if prefixes is not None and options.tree:
@@ -152,7 +155,7 @@ class Translator:
                 _log.warning("%s: there is nothing to translate, so the prefix %r is left out", where, prefix)
             wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
-            found = iter(search([part for line in wanted for part in line], batch_tokens))
+            found = iter(find([part for line in wanted for part in line], batch_tokens))
         translations = [
             self._translation([(next(found), part) for part in line], _terms(asked, options), alpha)
             for line, asked in zip(parts, wanted, strict=True)
@@ -179,7 +182,7 @@ class Translator:
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
         heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
-        limit, learnt = self._longest - 1, self.bundle.config.data.max_length - 1
+        limit, learnt = self._longest - len(tokenizer.as_source(())), self.bundle.config.data.max_length - 1
         lines: list[list[Part]] = []
         encoded = tokenizer.encode_batch([text for _, text in heads])
         for number, (line, (head, text), ids) in enumerate(zip(texts, heads, encoded, strict=True), start=first_line):
@@ -187,7 +190,7 @@ class Translator:
             if not ids or not text.strip():
                 lines.append([])
             elif length <= limit:
-                lines.append([Part([*head, *ids, tokenizer.eos], text, start)])
+                lines.append([Part(tokenizer.as_source([*head, *ids]), text, start)])
                 if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
                     _log.warning(notice, before, number, length, learnt)
@@ -207,7 +210,7 @@ class Translator:
         """The parts of a text that was cut, each with the tag of the whole."""
         tokenizer, parts = self.bundle.source_tokenizer, []
         for piece in pieces:
-            parts.append(Part([*head, *tokenizer.encode(piece.text), tokenizer.eos], piece.text, start, piece.separator))
+            parts.append(Part(tokenizer.as_source([*head, *tokenizer.encode(piece.text)]), piece.text, start, piece.separator))
             start += len(piece.text) + len(piece.separator)
         return parts
 

@@ -289,7 +289,7 @@ def _norm_of(config: ModelConfig) -> Callable[[int], nn.Module]:
 
 
 def _final_norm(config: ModelConfig) -> nn.Module | None:
-    return _norm_of(config)(config.d_model) if config.norm_place == "pre" else None
+    return _norm_of(config)(config.d_model) if config.norm_place == "pre" or config.final_norm else None
 
 
 class _DeepNorm(NamedTuple):

@@ -134,5 +134,5 @@ def _positions(table: Tensor, start: int | Tensor, length: int) -> Tensor:
         raise ValueError(f"a sequence of {last} positions exceeds the model's {table.size(0)}; split it, or raise max_positions")
     if isinstance(start, int):
         return table[start:last]  # (T, D)
-    places = start[:, None] + torch.arange(length, device=start.device)  # (B, T)
+    places = start.reshape(-1, 1) + torch.arange(length, device=start.device)  # (B, T), or (1, T) of one start for all
     return table[places.clamp(min=0)]  # (B, T, D)

@@ -15,6 +15,7 @@ import torch
 from dragoman.bundle import Bundle
 from dragoman.config import Config
 from dragoman.data.corpus import Corpus
+from dragoman.data.packing import PackedCorpus, packed
 from dragoman.devices import free_memory
 from dragoman.errors import DragomanError
 from dragoman.model.build import build_model
@@ -104,7 +105,7 @@ def _by_trying(prepared: Prepared, folder: Path, device: torch.device, rows: Cal
     trainer = _trainer(config, prepared, folder, device)
 
     def fits(budget: int) -> bool:
-        trainer.corpus = _equal_pairs(rows(budget), least, prepared.target_tokenizer.eos)
+        trainer.corpus = _equal_rows(rows(budget), least, prepared)
         trainer.progress, trainer.totals = Progress(), Totals()
         try:
             trainer.rehearse(updates=1, seconds=0)  # and one before it, which makes the optimiser's moments
@@ -132,7 +133,13 @@ def _trainer(config: Config, prepared: Prepared, folder: Path, device: torch.dev
     return Trainer(bundle, prepared.corpus, run=folder, log=RunLog(folder, console=None, max_steps=1), device=device)
 
 
-def _equal_pairs(count: int, length: int, token: int) -> Corpus:
+def _equal_rows(count: int, length: int, prepared: Prepared) -> Corpus:
+    """As many pairs or blocks, all of that length."""
+    token, corpus = prepared.target_tokenizer.eos, prepared.corpus
+    if isinstance(corpus, PackedCorpus):
+        stream = np.full(count * length, 1 if token == 0 else 0, np.int32)  # no end of a document
+        nothing = np.empty(0, np.int64)
+        return packed(stream, nothing, np.zeros((1, 2), np.int64)).in_blocks(size=length, masking=corpus.masking)
     ids, lengths = np.full(count * length, token, np.int32), np.full(count, length, np.int32)
     starts = np.arange(count, dtype=np.int64) * length
     return Corpus(

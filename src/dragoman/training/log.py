@@ -85,6 +85,10 @@ class RunLog:
         for name, key in (("BLEU", "bleu"), ("chrF", "chrf")):
             if key in record:
                 shown.append(f"{name} {record[key]:.2f}{marks.get(key, '')}")
+        if "bits_per_character" in record:
+            shown.append(f"{record['bits_per_character']:.3f} bits a character")
+        if "sampled" in record:
+            shown.append(f"sampled {record['sampled']:.3f}" + (f" ± {error:.3f}" if (error := record.get("sampled_error")) else ""))
         self.say(f"✓ step {record['step']:,}  {'  '.join(shown)}  {record['seconds']:.1f} s")
         for sample in record.get("samples", ()):
             for name, key in (("src", "source"), ("ref", "reference"), ("out", "output")):

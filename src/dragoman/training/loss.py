@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.data.batching import Batch
 from dragoman.model.linear import product_rows
+from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
 
 
 class Loss(NamedTuple):
@@ -39,6 +41,17 @@ def output_loss(
     with torch.autocast(hidden.device.type, enabled=False):
         wants = _wants_gradient(hidden, matrix)
         return Loss(*_OutputLoss.apply(hidden, matrix, target, epsilon, rows, dtype, wants))  # type: ignore[no-untyped-call]
+
+
+def predicting_states(model: Model, batch: Batch) -> Tensor:
+    """The hidden states (N, D) that predict a batch's N target tokens: of a decoder, of a decoder alone, or of an encoder alone."""
+    if isinstance(model, LanguageModel):
+        return model.hidden(batch.target_input)[batch.target_mask]  # padding stands behind the tokens, which do not see it
+    if isinstance(model, MaskedLanguageModel):
+        states: Tensor = model.transform(model.encode(batch.source, batch.source_mask)[batch.target_mask])
+        return states
+    memory = model.encode(batch.source, batch.source_mask)  # (B, S, D)
+    return model.decode(batch.target_input, memory, batch.source_mask)[batch.target_mask]
 
 
 def with_bias(hidden: Tensor, matrix: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:

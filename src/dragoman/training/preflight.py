@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dragoman.config import Config, ModelConfig, TrainingConfig
 from dragoman.data.batching import draw_pairs, padded_sizes
 from dragoman.data.corpus import Corpus
+from dragoman.data.packing import PackedCorpus
 from dragoman.devices import free_memory, peak_memory
 from dragoman.errors import DragomanError
 from dragoman.presets import count_parameters
@@ -49,6 +50,7 @@ class Memory(NamedTuple):
 class Preflight:
     """What is known of a training before its first update; ``free`` is None where the system does not tell.
 
+    Of a text for a model of one sequence no token is a source token, and the pairs are its blocks.
     ``budget`` is the number that was found for training.batch_tokens=auto, None where it was given.
     """
 
@@ -69,10 +71,13 @@ class Preflight:
         memory = self.memory
         room = "" if self.free is None else f"; {readable_bytes(self.free)} free"
         found = [] if self.budget is None else [f"batches: at most {self.budget:,} tokens a side, found for training.batch_tokens=auto"]
+        pairs = f"{gone:,} of {self.pairs + gone:,} pairs dropped ({why})" if gone else "no pair dropped"
+        data = f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens in {self.epoch_steps:,} steps; {pairs}"
+        if not self.source_tokens:
+            data = f"{self.target_tokens:,} tokens in {self.epoch_steps:,} steps"
         return [
             *found,
-            f"an epoch: {self.source_tokens:,} source and {self.target_tokens:,} target tokens in {self.epoch_steps:,} steps; "
-            + (f"{gone:,} of {self.pairs + gone:,} pairs dropped ({why})" if gone else "no pair dropped"),
+            f"an epoch: {data}",
             f"memory: about {readable_bytes(memory.total)} (weights {readable_bytes(memory.weights)}, gradients "
             f"{readable_bytes(memory.gradients)}, Adam {readable_bytes(memory.moments)}, activations {readable_bytes(memory.activations)})"
             f"{room}",
@@ -107,8 +112,8 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ra
         parameters=count_parameters(config.model),
         memory=memory,
         free=free,
-        source_tokens=int(source_lengths.sum(dtype=np.int64)),
-        target_tokens=int(target_lengths.sum(dtype=np.int64)),
+        source_tokens=0 if isinstance(corpus, PackedCorpus) else int(source_lengths.sum(dtype=np.int64)),
+        target_tokens=corpus.tokens if isinstance(corpus, PackedCorpus) else int(target_lengths.sum(dtype=np.int64)),
         epoch_steps=math.ceil(batches / training.accumulate),
         pairs=len(corpus),
         dropped=corpus.dropped,
@@ -197,14 +202,17 @@ def _activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow: bool
     inputs = product if on_cpu or not narrow else 3 * product  # of queries, keys and values: a GPU's autocast makes three of one tensor
     attention = heads + (around + inputs) * model.d_model
     feed_forward = model.d_ff * (product + (2 * between if model.activation_dropout else 0)) + (around + product) * model.d_model
-    layers = model.encoder_layers * (attention + feed_forward) + model.decoder_layers * (2 * attention + feed_forward)
+    alone, crossing = {"decoder-only": (model.decoder_layers, 0), "encoder-only": (model.encoder_layers, 0)}.get(
+        model.architecture, (model.encoder_layers, model.decoder_layers)
+    )  # layers that attend to themselves, and those that attend to a memory too
+    layers = alone * (attention + feed_forward) + crossing * (2 * attention + feed_forward)
     ends = _WIDE * (2 + (2 if model.dropout else 0) + (0 if narrow else 2)) * model.d_model  # embeddings, and the loss
     plain = model.attention_dropout or model.key_width != model.value_width  # what the fused kernel does not take
     weights = _WIDE * ((3 if model.attention_dropout else 1) + (narrow and not on_cpu)) if plain else 0
     kept = np.full_like(longest, weights)
     if narrow and on_cpu and not model.attention_dropout:
         kept = np.where(longest < _EQUATION_BELOW, product, weights)
-    return layers + ends + kept * longest * model.n_heads * (model.encoder_layers + 2 * model.decoder_layers)
+    return layers + ends + kept * longest * model.n_heads * (alone + 2 * crossing)
 
 
 def _older_activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow: bool) -> NDArray[np.int64]:

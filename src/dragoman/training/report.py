@@ -50,7 +50,7 @@ class Report:
 
     def html(self) -> str:
         """The page."""
-        languages = f"{self.setting('data', 'source')} → {self.setting('data', 'target')}"
+        languages = " → ".join(filter(None, (str(self.setting("data", side)) for side in ("source", "target"))))
         parts = (
             _head(self), _curves(self), _evaluations(self), _samples(self), _data(self), _settings(self), _environment(self),
         )  # fmt: skip
@@ -96,9 +96,11 @@ def _curves(report: Report) -> str:
     training, evaluations = report.training, report.evaluations
     rate = points(training, "lr")
     equation = [(step, value) for step, _ in rate if (value := _equation_3(report, step)) is not None]
+    estimated = [record for record in evaluations if "sampled" in record]
     charts = (
         ("Loss", {"training, smoothed": points(training, "loss"), "validation, smoothed": points(evaluations, "loss")}),
         ("Score on the validation text", {"BLEU": points(evaluations, "bleu"), "chrF": points(evaluations, "chrf")}),
+        ("Loss at places by chance", {"validation, all of it": points(estimated, "nll"), "estimate": points(estimated, "sampled")}),
         ("Learning rate", {"as trained": rate, "equation (3) of the paper": equation}),
         ("Speed, target tokens a second", {"tokens a second": points(training, "tok_s")}),
         ("Norm of the gradient, before clipping", {"norm": points(training, "grad_norm")}),
@@ -131,7 +133,14 @@ def _equation_3(report: Report, step: float) -> float | None:
 def _evaluations(report: Report) -> str:
     if not report.evaluations:
         return ""
-    names = {"loss": "loss", "nll": "nll", "ppl": "perplexity", "acc": "accuracy", "bleu": "BLEU", "chrf": "chrF", "seconds": "seconds"}
+    names = {"loss": "loss", "nll": "nll", "ppl": "perplexity", "acc": "accuracy", "bleu": "BLEU", "chrf": "chrF"}
+    names |= {
+        "bits_per_character": "bits a character",
+        "bits_per_byte": "bits a byte",
+        "sampled": "sampled nll",
+        "sampled_error": "± of it",
+    }
+    names["seconds"] = "seconds"
     shown = {key: name for key, name in names.items() if any(key in record for record in report.evaluations)}
     best = report.best()
     rows = [(record["step"], *(record.get(key, "") for key in shown), "best" if record is best else "") for record in report.evaluations]
@@ -165,6 +174,10 @@ def _data(report: Report) -> str:
         rows.append((f"Pairs for {name}", kept))
         reasons = facts.get("dropped", {}).get(side, {})
         rows += [(f"Dropped from {name}: {reason}", count) for reason, count in reasons.items()] or [(f"Dropped from {name}", 0)]
+    for name, counts in ((name, facts.get(name, {})) for name in ("documents", "tokens", "characters")):
+        rows += [(f"{name.capitalize()} for {'training' if side == 'train' else 'validation'}", count) for side, count in counts.items()]
+    if facts.get("tokens"):
+        rows.append(("Vocabulary", report.setting("model", "target_vocabulary")))
     if facts.get("pairs"):
         rows += [(f"Vocabulary, {side}", report.setting("model", f"{side}_vocabulary")) for side in ("source", "target")]
     if not rows:

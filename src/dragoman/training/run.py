@@ -18,6 +18,7 @@ from typing import Any, Literal
 from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers
 from dragoman.config import LARGEST, Config, Settings
 from dragoman.data.corpus import Corpus
+from dragoman.data.documents import text_files
 from dragoman.data.formats.lines import read_lines
 from dragoman.data.formats.pairs import corpus_files, read_pairs
 from dragoman.data.segmentation import sampled_corpus
@@ -28,6 +29,7 @@ from dragoman.presets import count_parameters
 from dragoman.toml import to_toml
 from dragoman.training.records import read_run
 from dragoman.training.start import describe_start, starting_tokenizers, starting_vocabularies
+from dragoman.training.text import check_text_settings, corpus_facts, learn_tokenizer, text_corpora
 
 try:
     import fcntl
@@ -99,6 +101,7 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
 
 def check_settings(config: Config) -> None:
     """UsageError for settings of a training that would do nothing."""
+    check_text_settings(config)
     if config.training.patience and not config.data.valid:
         raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
 
@@ -159,11 +162,7 @@ def prepare(run: Path, config: Config) -> Prepared:
             save_tokenizers(run, source, target)
         except OSError as error:
             raise DragomanError(f"{run}: cannot write the tokenizer: {error.strerror}; make room or choose another --out") from None
-    corpus = _corpus(run / "corpus" / "train", data.train, data.tags, config, source, target)
-    if data.bpe_dropout:
-        longest = min(data.max_length, config.model.max_positions)
-        corpus = sampled_corpus(run / "corpus" / "train-words", corpus, source, target, dropout=data.bpe_dropout, longest=longest)
-    validation = _corpus(run / "corpus" / "valid", data.valid, data.validation_tags, config, source, target) if data.valid else None
+    corpus, validation = _corpora(run / "corpus", config, source, target)
     rows = starting_vocabularies(run) if config.training.start_from else (0, 0)  # more than entries, perhaps
     sizes = {"source_vocabulary": max(len(source), rows[0]), "target_vocabulary": max(len(target), rows[1])}
     sized = config.with_values(model={**sizes, "pad": target.pad})
@@ -185,9 +184,8 @@ def record_run(run: Path, prepared: Prepared, *, machine: Mapping[str, Any], res
         seed=config.training.seed,
         settings=config.model_dump(mode="json"),
         parameters=count_parameters(config.model),
-        pairs={"train": len(corpus), "valid": len(validation) if validation else 0},
-        dropped={"train": corpus.dropped, "valid": validation.dropped if validation else {}},
         fingerprints=prepared.fingerprints(),
+        **corpus_facts(corpus, validation),
         **machine,
         **again,
     )
@@ -205,14 +203,25 @@ def idle_settings(given: Config, used: Config) -> list[str]:
         sentences.append(f"training.{idle}={value:g} does nothing under training.schedule={training.schedule}; {instead}")
     if training.max_minutes and training.schedule in ("cosine", "linear"):
         sentences.append(
-            f"training.schedule={training.schedule} falls to 0 at training.max_steps={training.max_steps}, not when the "
-            f"{training.max_minutes:g} minutes of training.max_minutes are over; choose max_steps to fit"
+            f"training.schedule={training.schedule} falls to {training.minimum_rate:g} at training.max_steps={training.max_steps}, not "
+            f"when the {training.max_minutes:g} minutes of training.max_minutes are over; choose max_steps to fit"
         )
     for name in ("source_vocabulary", "target_vocabulary", "pad"):
         value, chosen = getattr(given.model, name), getattr(used.model, name)
         if value not in (chosen, _default(given.model, name)):
             sentences.append(f"model.{name}={value} does nothing in training; the tokenizer sets it to {chosen}")
     return sentences
+
+
+def _corpora(folder: Path, config: Config, source: Tokenizer, target: Tokenizer) -> tuple[Corpus, Corpus | None]:
+    data = config.data
+    if config.model.single:
+        return text_corpora(folder, config, target)
+    corpus = _corpus(folder / "train", data.train, data.tags, config, source, target)
+    if data.bpe_dropout:
+        longest = min(data.max_length, config.model.max_positions)
+        corpus = sampled_corpus(folder / "train-words", corpus, source, target, dropout=data.bpe_dropout, longest=longest)
+    return corpus, _corpus(folder / "valid", data.valid, data.validation_tags, config, source, target) if data.valid else None
 
 
 def _default(settings: Settings, name: str) -> object:
@@ -248,6 +257,9 @@ def _corpus(folder: Path, specs: Sequence[str], tags: Sequence[str], config: Con
 
 def _train_tokenizers(config: Config) -> tuple[Tokenizer, Tokenizer]:
     data = config.data
+    if config.model.single:
+        tokenizer = learn_tokenizer(config)
+        return tokenizer, tokenizer
     if not data.joint_vocabulary:
         source = _train_tokenizer(config, (pair[0] for pair in _pairs(data.train, config)), tags=data.tags)
         return source, _train_tokenizer(config, (pair[1] for pair in _pairs(data.train, config)), kind=data.target_tokenizer)
@@ -282,6 +294,8 @@ def _data_files(config: Config) -> list[Path]:
     data = config.data
     if not data.train:
         raise UsageError("no training data; give --train PATH")
+    if config.model.single:
+        return text_files((*data.train, *data.valid))
     return [path for spec in (*data.train, *data.valid) for path in corpus_files(spec, data.source, data.target)]
 
 

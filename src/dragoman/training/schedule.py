@@ -16,14 +16,15 @@ def inverse_sqrt_rate(step: int, *, peak: float, warmup_steps: int) -> float:
     return peak * min(step / warmup_steps, math.sqrt(warmup_steps / step))
 
 
-def cosine_rate(step: int, *, peak: float, warmup_steps: int, max_steps: int) -> float:
-    """Linear to ``peak`` at ``warmup_steps``, then half a cosine down to 0 at ``max_steps``."""
-    return peak * min(step / warmup_steps, (1 + math.cos(math.pi * _decayed(step, warmup_steps, max_steps))) / 2)
+def cosine_rate(step: int, *, peak: float, warmup_steps: int, max_steps: int, least: float = 0.0) -> float:
+    """Linear to ``peak`` at ``warmup_steps``, then half a cosine down to ``least`` at ``max_steps``."""
+    left = (1 + math.cos(math.pi * _decayed(step, warmup_steps, max_steps))) / 2
+    return min(peak * (step / warmup_steps), least + (peak - least) * left)
 
 
-def linear_rate(step: int, *, peak: float, warmup_steps: int, max_steps: int) -> float:
-    """Linear to ``peak`` at ``warmup_steps``, then linear down to 0 at ``max_steps``."""
-    return peak * min(step / warmup_steps, 1 - _decayed(step, warmup_steps, max_steps))
+def linear_rate(step: int, *, peak: float, warmup_steps: int, max_steps: int, least: float = 0.0) -> float:
+    """Linear to ``peak`` at ``warmup_steps``, then linear down to ``least`` at ``max_steps``."""
+    return min(peak * (step / warmup_steps), least + (peak - least) * (1 - _decayed(step, warmup_steps, max_steps)))
 
 
 def constant_rate(step: int, *, peak: float, warmup_steps: int) -> float:
@@ -33,12 +34,12 @@ def constant_rate(step: int, *, peak: float, warmup_steps: int) -> float:
 
 def rate_of(training: TrainingConfig, *, d_model: int) -> Callable[[int], float]:
     """The schedule of these settings as a function of the step."""
-    peak, warmup_steps, max_steps = training.learning_rate, training.warmup_steps, training.max_steps
+    peak, warmup_steps, max_steps, least = training.learning_rate, training.warmup_steps, training.max_steps, training.minimum_rate
     schedules: dict[str, Callable[[int], float]] = {
         "paper": lambda step: paper_rate(step, d_model=d_model, warmup_steps=warmup_steps, factor=training.factor),
         "inverse-sqrt": lambda step: inverse_sqrt_rate(step, peak=peak, warmup_steps=warmup_steps),
-        "cosine": lambda step: cosine_rate(step, peak=peak, warmup_steps=warmup_steps, max_steps=max_steps),
-        "linear": lambda step: linear_rate(step, peak=peak, warmup_steps=warmup_steps, max_steps=max_steps),
+        "cosine": lambda step: cosine_rate(step, peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, least=least),
+        "linear": lambda step: linear_rate(step, peak=peak, warmup_steps=warmup_steps, max_steps=max_steps, least=least),
         "constant": lambda step: constant_rate(step, peak=peak, warmup_steps=warmup_steps),
     }
     return schedules[training.schedule]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,15 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_checkpoint, save_bundle
 from dragoman.config import TrainingConfig
-from dragoman.data.batching import Batch, Indices, collate, ordered_batches
+from dragoman.data.batching import Batch, Indices
 from dragoman.data.corpus import Corpus
+from dragoman.data.packing import PackedCorpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
 from dragoman.ranks import answered
 from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
-from dragoman.training.loss import Loss, output_loss, rdrop_loss, with_bias
+from dragoman.training.loss import Loss, output_loss, predicting_states, rdrop_loss, with_bias
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.precision import SMALLEST_SCALE, compute_dtype
@@ -33,6 +35,7 @@ from dragoman.training.schedule import rate_of
 from dragoman.training.sharding import ShardedModel, whole_moments, whole_tensor
 from dragoman.training.state import Progress, load_state, random_states, save_state
 from dragoman.training.totals import Totals
+from dragoman.training.validation import validation_figures
 from dragoman.training.windows import Window, ahead, pinned, windows
 
 logger = logging.getLogger("dragoman")
@@ -69,7 +72,7 @@ class Trainer:
         self.settings: TrainingConfig = bundle.config.training
         self.run, self.log, self.device, self.facts = run, log, device, {**(facts or {}), "optimizer": self.settings.optimizer}
         self.shards = ShardedModel(bundle, self._loss, device=device) if self.settings.shard else None
-        self.model = bundle.encoder_decoder if self.shards else bundle.encoder_decoder.to(device)
+        self.model = bundle.model if self.shards else bundle.model.to(device)
         self.average = MovingAverage(self.model, decay=self.settings.ema) if self.settings.ema else None
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
@@ -225,9 +228,8 @@ class Trainer:
     def _last(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Hidden states (N, D) of a batch's N target tokens, and the output matrix (V, D) that they meet."""
         with self._autocast():
-            memory = self.model.encode(batch.source, batch.source_mask)  # (B, S, D)
-            hidden = self.model.decode(batch.target_input, memory, batch.source_mask)  # (B, T, D)
-        return with_bias(hidden[batch.target_mask], self.model.output.weight, self.model.output_bias)
+            hidden = predicting_states(self.model, batch)
+        return with_bias(hidden, self.model.output.weight, self.model.output_bias)
 
     def _clip(self) -> float:
         """Takes the scale of the loss from the gradient and scales it down to clip_norm, where that is set; returns its norm before."""
@@ -270,21 +272,20 @@ class Trainer:
         if self.validation is None:
             return
         began = time.monotonic()
-        totals = Totals()
         with self._as_saved() as (bundle, _):
             if not self.ranks.first:
                 return
             self.model.eval()
             with torch.inference_mode():
-                budget = self.settings.batch_budget
-                for indices in ordered_batches(self.validation.source_lengths, self.validation.target_lengths, batch_tokens=budget):
-                    batch = self._batch(self.validation, indices)
-                    totals.add(self._loss(batch, epsilon=self.settings.label_smoothing), int(batch.target_mask.sum()))
-            scores = dict(self.score(bundle)) if self.score else {}
+                loss, tokenizer = partial(self._loss, epsilon=self.settings.label_smoothing), self.bundle.target_tokenizer
+                figures = validation_figures(
+                    self.validation, loss, self.bundle.config, tokenizer, device=self.device, step=self.progress.step
+                )
+                scores = dict(self.score(bundle)) if self.score else {}
             self.model.train()
         if outputs := scores.pop("outputs", None):
             write_outputs(self.run, self.progress.step, outputs)
-        record = {"step": self.progress.step, **totals.means(), **scores, "seconds": time.monotonic() - began}
+        record = {"step": self.progress.step, **figures, **scores, "seconds": time.monotonic() - began}
         self.log.evaluation(record, best=self._judge(record))
 
     def _judge(self, record: Mapping[str, Any]) -> dict[str, float | None] | None:
@@ -299,12 +300,13 @@ class Trainer:
         return {key: None if before is None else abs(value[0] - before[0]) * (1 if key == "bleu" else -1)}
 
     def _by_bleu(self) -> bool:
-        return self.settings.best_by == "bleu" and self.score is not None
+        return self.settings.best_by == "bleu" and self.score is not None and not self.bundle.config.model.single
 
     def _measure(self) -> str:
         """What the judgement compares, with every setting that changes its numbers."""
         if not self._by_bleu():
-            return f"loss with label_smoothing {self.settings.label_smoothing}"
+            stride = self.settings.validation_stride
+            return f"loss with label_smoothing {self.settings.label_smoothing}" + (f" and validation_stride {stride}" if stride else "")
         return f"BLEU with {self.settings.bleu_tokenize} words" + (" in lower case" if self.settings.bleu_lowercase else "")
 
     def _save(self) -> None:
@@ -344,11 +346,6 @@ class Trainer:
         for leftover in newest.parent.glob(".step-*"):  # of a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
 
-    def _batch(self, corpus: Corpus, indices: Indices) -> Batch:
-        tokenizer = self.bundle.target_tokenizer
-        batch = collate(corpus, indices, pad=tokenizer.pad, bos=tokenizer.bos)
-        return batch.to(self.device)
-
     @contextmanager
     def _as_saved(self) -> Iterator[tuple[Bundle, Mapping[str, Tensor]]]:
         """The bundle to evaluate and save: inside, the model has the average of its weights, or is gathered from its shards.
@@ -357,7 +354,7 @@ class Trainer:
         """
         if self.shards:
             with self.shards.gathered() as whole:
-                sharded, self.model = self.model, whole.encoder_decoder
+                sharded, self.model = self.model, whole.model
                 try:
                     yield whole, {}
                 finally:
@@ -377,11 +374,12 @@ class Trainer:
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
     def _not_finite(self, what: str, step: int, batches: list[Indices]) -> str:
-        lines = sorted({int(line) for indices in batches for line in self.corpus.line_numbers[indices]})
+        corpus = self.corpus.of_epoch(self.progress.epoch, seed=self.settings.seed, most=self.settings.batch_budget)
+        lines = sorted({int(line) for indices in batches for line in corpus.line_numbers[indices]})
         shown = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
         return (
-            f"step {step}: the {what} is not a finite number on lines {shown} of the training text; lower the learning rate or set "
-            "training.clip_norm, then continue with --resume"
+            f"step {step}: the {what} is not a finite number {'near' if isinstance(corpus, PackedCorpus) else 'on'} lines {shown} of the "
+            "training text; lower the learning rate or set training.clip_norm, then continue with --resume"
         )
 
 

@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from dragoman.config import Config
-from dragoman.data.batching import Batch, Indices, collate, draw_pairs, plan_batches
+from dragoman.data.batching import Batch, Indices, draw_pairs, plan_batches
 from dragoman.data.corpus import Corpus
+from dragoman.data.packing import batch_of
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.training.distributed import Ranks
 
@@ -68,8 +69,8 @@ def make_window(corpus: Corpus, batches: Sequence[Indices], tokenizer: Tokenizer
     parts = []
     for place, indices in ranks.share(batches, empty=all_parts):
         rows = indices if len(indices) else batches[place][:1]
-        parts.append(Part(place, collate(corpus, rows, pad=tokenizer.pad, bos=tokenizer.bos), bool(len(indices))))
-    return Window(list(batches), sum(int(corpus.target_lengths[indices].sum()) for indices in batches), parts)
+        parts.append(Part(place, batch_of(corpus, rows, tokenizer), bool(len(indices))))
+    return Window(list(batches), sum(map(corpus.predicted, batches)), parts)
 
 
 def pinned(found: Iterator[Window], device: torch.device) -> Generator[Window]:

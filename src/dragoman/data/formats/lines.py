@@ -25,6 +25,28 @@ def read_lines(path: Path) -> Iterator[str]:
         yield decode_line(raw, str(path), number)
 
 
+def read_text(path: Path) -> Iterator[str]:
+    """The text of a file as `read_lines` reads it, line by line with the line ends that it has; joined they are the text itself.
+
+    Raises DragomanError as `read_lines` does.
+    """
+    end = b"\n"
+
+    def watched() -> Iterator[bytes]:
+        nonlocal end
+        for chunk in _read_chunks(path):
+            end = chunk[-1:] or end
+            yield chunk
+
+    line = None
+    for number, raw in enumerate(split_lines(watched()), start=1):
+        if line is not None:
+            yield line
+        line = decode_line(raw + b"\n", str(path), number)  # before the line feed a carriage return stays
+    if line:
+        yield line if end == b"\n" else line[:-1]
+
+
 def count_lines(path: Path) -> int:
     """How many lines `read_lines` gives, whatever is in them. Raises DragomanError where the file is missing, damaged or cut short."""
     count, end = 0, b""
