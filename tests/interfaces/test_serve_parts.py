@@ -318,7 +318,9 @@ def test_a_run_gets_the_trigrams_of_its_training_text_once(tmp_path: Path) -> No
     made = make_bundle(tokenizer, tokenizer)
     bundle = type(made)(made.config.with_values(data={"source": "en", "target": "de"}), made.model, tokenizer, tokenizer)
     pairs = list(zip(ENGLISH, GERMAN, strict=True))
-    Corpus.build(tmp_path / "corpus", pairs, source_tokenizer=tokenizer, target_tokenizer=tokenizer, max_length=99, batch_tokens=999)
+    Corpus.build(
+        tmp_path / "corpus" / "train", pairs, source_tokenizer=tokenizer, target_tokenizer=tokenizer, max_length=99, batch_tokens=999
+    )
     folder = tmp_path / "checkpoints" / "step-000001"
     counted = profiles_of(folder, bundle)
     assert counted == {"en": Profile.of(ENGLISH), "de": Profile.of(GERMAN)}
