@@ -37,7 +37,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """The README of the project is the start page, and has its place there; fences and folds in the form that MkDocs knows."""
     markdown = markdown.replace("```text output", "```output").replace("```python solution", "```python")
     markdown = markdown.replace("<details>", '<details markdown="1">')
-    return re.sub(r"\((?:\.\./)+README\.md\)", f"({'../' * page.file.src_uri.count('/')}index.md)", markdown)
+    return re.sub(r"\((?:\.\./)+README\.md(?=[)#])", f"({'../' * page.file.src_uri.count('/')}index.md", markdown)
 
 
 def start() -> str:

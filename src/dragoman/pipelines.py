@@ -50,17 +50,19 @@ class TextGenerationPipeline:
 
         ``temperature`` is 0.7 and ``top_k`` 50 when not given, as there. At most ``max_new_tokens`` (256) are added; ``max_length`` counts
         the prompt's as well. Without ``return_full_text`` the prompt is left out. Another ``seed`` gives other samples, the same call the
-        same.
+        same. Raises UsageError for what cannot be, and for what would do nothing.
         """
         prompts = [text_inputs] if isinstance(text_inputs, str) else list(text_inputs)
         asked: dict[str, Any] = {"n": num_return_sequences, "min_tokens": min_new_tokens, "no_repeat_ngram": no_repeat_ngram_size}
-        if num_beams > 1:
-            asked |= {"beam": num_beams}
+        drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        if num_beams != 1:
+            asked |= {**drawing, "beam": num_beams}
         elif do_sample:
-            asked |= {"temperature": 0.7 if temperature is None else temperature, "top_p": top_p, "seed": seed}
-            asked |= {"top_k": 50 if top_k is None else top_k}
+            asked |= {**drawing, "temperature": 0.7 if temperature is None else temperature, "top_k": 50 if top_k is None else top_k}
+        elif temperature:
+            raise UsageError(f"temperature={temperature} with do_sample=False: nothing is drawn; leave one of the two out")
         else:
-            asked |= {"temperature": 0.0}
+            asked |= {**drawing, "temperature": 0.0}
         found: dict[int, list[dict[str, str]]] = {}
         limits = self._limits(prompts, max_new_tokens, max_length)
         for most in sorted(set(limits)):
@@ -74,8 +76,10 @@ class TextGenerationPipeline:
     def _limits(self, prompts: list[str], new_tokens: int | None, length: int | None) -> list[int]:
         """The most tokens after each prompt, as far as the model has positions."""
         counts = self.generator.prompt_tokens(prompts)
-        if new_tokens is not None or length is None:
-            return [new_tokens or _NEW_TOKENS for _ in counts]
+        if new_tokens is not None and length is not None:
+            raise UsageError(f"max_new_tokens={new_tokens} with max_length={length}: both say where to stop; leave one of the two out")
+        if length is None:
+            return [_NEW_TOKENS if new_tokens is None else new_tokens for _ in counts]
         if too_long := [f"{count} tokens" for count in counts if count >= length]:
             raise UsageError(
                 f"max_length={length} counts the prompt's tokens too, and one has {too_long[0]}; raise it, or give max_new_tokens"

@@ -14,7 +14,7 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.embed import embed, features
 from dragoman.decoding.fill import fill, mask_text, masked_ids, pseudo_score
 from dragoman.decoding.likelihood import score_lines
-from dragoman.decoding.score import Perplexity
+from dragoman.decoding.score import Perplexity, Scored
 from dragoman.errors import DragomanError, UsageError
 from language_models import BERT, GPT, LLAMA, WORDS, random_bundle, words_tokenizer
 
@@ -104,6 +104,25 @@ def test_what_cannot_be_filled_in_is_said() -> None:
         fill(random_bundle(BERT, words_tokenizer()), ["ona"])
     with pytest.raises(DragomanError, match="is decoder-only, and not one that fills in what is masked: use dragoman generate"):
         fill(random_bundle(GPT), ["ona"])
+    for asked in ({"top": 0}, {"among": []}):
+        with pytest.raises(UsageError, match="ask for at least one of at least one"):
+            fill(bundle, ["ona <mask>"], **asked)
+
+
+def test_white_space_alone_has_no_perplexity_a_word() -> None:
+    total = Perplexity()
+    total.add(Scored(("␣", "␣"), (-1.0, -2.0), -3.0, -3.0), "  ", end=False)
+    assert (total.per_token, total.per_word) == (math.exp(1.5), math.inf)
+
+
+def test_damaged_weights_give_no_answer() -> None:
+    bundle = bert()
+    with torch.no_grad():
+        bundle.model.output.weight.fill_(math.nan)
+    with pytest.raises(DragomanError, match="story, line 3 has probabilities that are no numbers: damaged weights"):
+        fill(bundle, ["ona <mask>"], place="story", first_line=3)
+    with pytest.raises(DragomanError, match="story, line 3 has a vector of what are no numbers: damaged weights"):
+        embed(bundle, ["ona"], place="story", first_line=3)
 
 
 @pytest.mark.parametrize("pool", ["mean", "first", "pooler"])

@@ -124,6 +124,15 @@ def test_b69_html_keeps_its_tags_and_stays_what_it_means(server: Client, text: s
     assert server.post("/translate", {"q": text, "format": "html", **BASE}).json == {"translatedText": expected}
 
 
+def test_html_that_takes_long_to_read_has_a_limit_of_its_own(pair: Path) -> None:
+    broken = "<!" * 100_001
+    with echoing(pair, char_limit=0) as client:
+        answer = client.post("/translate", {"q": broken, "format": "html", **BASE})
+        assert (answer.status, answer.error) == (413, "A text that is HTML may have at most 200000 characters")
+        assert client.multipart("/translate_file", {"file": ("a.html", broken.encode()), **BASE}).status == 413
+        assert client.post("/translate", {"q": broken, **BASE}).json == {"translatedText": broken}
+
+
 @pytest.mark.parametrize("text", ["ona </s> bek", "<pad><pad> rem", "[SEP]", "<|endoftext|>", "<s>", "<unk>", ">>de<< ona"])
 def test_b55_control_tokens_in_a_request_are_text(pair: Path, text: str, server: Client) -> None:
     assert server.post("/translate", {"q": text, **BASE}).json == {"translatedText": text}
@@ -192,6 +201,23 @@ def test_a_head_that_trickles_is_given_up(pair: Path, monkeypatch: pytest.Monkey
             connection.close()
 
 
+def test_a_body_that_trickles_is_given_up(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.serve.front._BODY_SECONDS", 0.5)
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with echoing(pair) as client, socket.create_connection(client.place, timeout=0.1) as connection:
+        connection.sendall(head)
+        answer = b""
+        for _ in range(30):
+            try:
+                connection.sendall(b"{")
+                answer = connection.recv(1000)
+                break
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        alive(client)
+
+
 def test_a_fault_of_the_program_is_an_id_and_no_text(pair: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def fail(text: str) -> str:
         raise ValueError(f"cannot do {text}")
@@ -239,6 +265,8 @@ def test_a_request_that_takes_too_long_gives_up_its_place(pair: Path) -> None:
     with echoing(pair, change=lambda text: str(open_.wait(20)) if text == "slow" else text, timeout=0.3, batch=1) as client:
         answer = client.post("/translate", {"q": "slow", **BASE})
         assert (answer.status, answer.error) == (503, "Not translated within 0.3 seconds")
+        answer = client.post("/api/v1/score", {"q": "ona", "translation": "bek", **BASE})
+        assert (answer.status, answer.error) == (503, "Not scored within 0.3 seconds")
         open_.set()
         alive(client)
 

@@ -30,6 +30,17 @@ def test_the_page_has_an_answer_to_each_exercise_and_all_are_right(tmp_path: Pat
     assert (status, errors) == (0, "")
 
 
+def test_an_answer_that_is_written_into_the_file_of_exercises_needs_nothing_more(tmp_path: Path) -> None:
+    text = (FOLDER / "exercises.py").read_text(encoding="utf-8")
+    for name, answer in zip(NAMES, ANSWERS, strict=True):
+        body, head = answer.partition(":\n")[2], text.index(f"def {name}(")
+        text = text[:head] + text[head:].replace("    raise NotImplementedError\n", body, 1)
+    (tmp_path / "exercises.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, str(FOLDER / "check.py"), "--file", str(tmp_path / "exercises.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stdout.splitlines()[-1:], result.stderr) == (0, ["8 of 8 right"], ""), result.stdout
+
+
 def test_an_empty_file_of_exercises_is_not_written_yet() -> None:
     result = subprocess.run([sys.executable, str(FOLDER / "check.py")], capture_output=True, text=True, timeout=100)
     assert result.stdout.splitlines() == [

@@ -17,6 +17,7 @@ from dragoman.bundle import mark_checkpoint, save_bundle
 from dragoman.cli import main
 from dragoman.cli.explain_text import summary
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.decoding.fill import mask_text, masked_ids
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError, UsageError
 from dragoman.explain.answer import Explanation, explain
@@ -288,8 +289,10 @@ def test_a_mask_in_the_text_hides_a_token() -> None:
 
     bundle = bundle_of("bert")
     masked = replace(bundle, source_tokenizer=(tokenizer := replace(bundle.target_tokenizer, mask=23)), target_tokenizer=tokenizer)
-    found = explain(masked, "ona <mask> tilu")
+    text = f"ona {mask_text(tokenizer)} tilu"
+    found = explain(masked, text)
     assert found.source.ids[2] == 23
+    assert list(found.source.ids) == masked_ids(tokenizer, text)
     assert found.source.ids[1] == bundle.target_tokenizer.encode("ona")[0]
 
 

@@ -167,7 +167,7 @@ def test_fill_prints_a_line_for_each_token(models: Path, run: Run) -> None:
         assert [line.split("\t")[0] for line in run("fill", models / "bert", "-k", "1").splitlines()] == ["1", "2"]
 
 
-def test_embed_gives_a_vector_for_each_line(models: Path, run: Run, text: Path) -> None:
+def test_embed_gives_a_vector_for_each_line(models: Path, run: Run, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = text.read_text("utf-8").removesuffix("\n").split("\n")
     wanted = embed(load_bundle(models / "bert"), texts, pool="pooler", normalize=True)
     options = ["--pool", "pooler", "--normalize"]
@@ -178,6 +178,9 @@ def test_embed_gives_a_vector_for_each_line(models: Path, run: Run, text: Path) 
     with np.load(text.with_name("v.npz")) as arrays:
         np.testing.assert_allclose(arrays["embeddings"], wanted.numpy(), atol=1e-6)
     assert sorted(path.name for path in text.parent.iterdir()) == ["text", "v.npz"]
+    nowhere = text.with_name("nowhere") / "v.npz"
+    assert main(["embed", str(models / "bert"), str(text), "-o", str(nowhere)]) == 1
+    assert f"{nowhere}: cannot write: No such file or directory; give another file" in capsys.readouterr().err
 
 
 def test_score_says_how_probable_each_line_is(models: Path, run: Run, text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,22 @@ def test_text_generation() -> None:
     assert len(generator("Once", num_beams=3, num_return_sequences=2)) == 2
     with pytest.raises(UsageError, match="max_length=2 counts the prompt's tokens too, and one has 3 tokens"):
         generator("Once upon", max_length=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"max_new_tokens": 0}, "max_tokens=0: it must be 1 or more"),
+        ({"max_new_tokens": 2, "max_length": 6}, "max_new_tokens=2 with max_length=6: both say where to stop"),
+        ({"num_beams": 0}, "beam=0: it must be 1 or more"),
+        ({"num_beams": 2, "temperature": 0.5}, "temperature=0.5 with beam=2: a search draws nothing"),
+        ({"do_sample": False, "temperature": 0.5}, "temperature=0.5 with do_sample=False: nothing is drawn"),
+        ({"do_sample": False, "top_k": 5}, "top_k=5 with temperature=0: nothing is drawn"),
+    ],
+)
+def test_nothing_that_is_asked_of_text_generation_does_nothing(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        dragoman.pipeline("text-generation", storyteller())("Once upon", **settings)
 
 
 def test_fill_mask() -> None:

@@ -65,6 +65,12 @@ def test_a_few_requests_of_every_kind_are_answered_as_it_says(server: Client) ->
     assert asked >= 8
 
 
+def test_the_page_of_routes_joins_what_it_says_of_a_field(server: Client) -> None:
+    text = server.get("/docs").body.decode()
+    assert "html leaves tags as they are; null is text; one of" in text
+    assert "<code>s</code>: The better translation</li>" in text
+
+
 def test_the_examples_of_the_document_work(server: Client) -> None:
     for path, methods in server.get("/openapi.json").json["paths"].items():
         for operation in methods.values():

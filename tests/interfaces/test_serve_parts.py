@@ -1,11 +1,16 @@
 """The parts of a server by themselves: turns in the queue, HTML, languages, keys and limits, settings from the environment."""
 
+import asyncio
+import gc
 import html
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,13 +21,18 @@ from dragoman.cli import main
 from dragoman.errors import DragomanError, UsageError
 from serving import ServeSettings
 
-from dragoman.serve.detect import Profile, detect  # isort: skip  # after serving, which skips where the extra is missing
+from dragoman.serve.app import application  # isort: skip  # after serving, which skips where the extra is missing
+from dragoman.serve.detect import Profile, detect  # isort: skip
+from dragoman.serve.engine import Engine  # isort: skip
 from dragoman.serve.html_text import html_document  # isort: skip
 from dragoman.serve.keys import Keyring, Turnstile, new_key, read_keys, write_keys  # isort: skip
+from dragoman.serve.metrics import Metrics  # isort: skip
 from dragoman.serve.queue import FairQueue, Item  # isort: skip
 from dragoman.serve.refusals import RefusalError  # isort: skip
 from dragoman.serve.segments import assembled, document_of, sentences_of  # isort: skip
+from dragoman.serve.service import Service  # isort: skip
 from dragoman.serve.settings import from_environment  # isort: skip
+from dragoman.serve.store import Store  # isort: skip
 
 
 def items(name: str, count: int, *, key: Any = "search", gone: bool = False) -> list[Item]:
@@ -95,6 +105,18 @@ def test_html_that_is_not_changed_is_the_same_to_a_reader(text: str) -> None:
         return html.unescape(" ".join(text.split()))
 
     assert plain(changed(text, str)) == plain(text)
+
+
+def test_a_line_of_many_sentences_is_cut_without_copying_it_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    def seen(before: str) -> bool:
+        looked_at.append(len(before))
+        return False
+
+    monkeypatch.setattr("dragoman.serve.segments._is_short_form", seen)
+    assert len(sentences_of(document_of("Ona bek tilu. " * 1000, split=True))) == 1000
+    assert max(looked_at) <= 40
 
 
 @given(st.text(max_size=80))
@@ -171,12 +193,87 @@ def test_keys_are_kept_as_digests_and_seen_as_soon_as_they_are_added(tmp_path: P
 
 def test_a_damaged_file_of_keys_is_named(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    for content in ("{", "[]", '{"format": 2, "keys": []}', '{"format": 1, "keys": [{"name": "a", "sha256": "1"}]}'):
+    digests = (json.dumps({"format": 1, "keys": [{"name": "a", "sha256": digest}]}) for digest in ("1", "A" * 64, "é" * 64))
+    for content in ("{", "[]", '{"format": 2, "keys": []}', *digests):
         path.write_text(content, encoding="utf-8")
         with pytest.raises(DragomanError, match="not a file of keys"):
             read_keys(path)
     write_keys(path, [new_key("a", req_limit=None, char_limit=0)[1]])
     assert [key.char_limit for key in read_keys(path)] == [0]
+
+
+def test_files_that_come_at_once_are_all_kept_and_none_is_forgotten_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(TemporaryDirectory[str]):
+        def __init__(self, **named: Any) -> None:
+            super().__init__(**named)
+            time.sleep(0.1)
+
+    monkeypatch.setattr("dragoman.serve.store.TemporaryDirectory", Slow)
+    monkeypatch.setattr("dragoman.serve.store._MOST", 8)
+    store = Store()
+
+    def put(number: int) -> str:
+        return store.put(b"%d" % number, name="a.txt", media_type="text/plain")
+
+    with ThreadPoolExecutor(8) as pool:
+        first = list(pool.map(put, range(8)))
+        gc.collect()
+        kept = [store.get(number) for number in first]
+        assert [each.path.read_bytes() for each in kept if each] == [b"%d" % number for number in range(8)]
+        assert len(set(pool.map(put, range(400)))) == 400
+    assert store.get(first[0]) is None
+    store.close()
+
+
+def test_work_that_nobody_waits_for_any_more_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = FairQueue.take
+
+    def late(self: FairQueue, most: int, budget: int) -> list[Item]:
+        time.sleep(0.1)  # until what was done before has been delivered
+        return take(self, most, budget)
+
+    monkeypatch.setattr(FairQueue, "take", late)
+
+    async def main_() -> str:
+        engine, go_on = Engine(ServeSettings(queue=1, max_wait=60), Metrics()), threading.Event()
+        first = asyncio.create_task(engine.run(lambda check: go_on.wait(20), client="a"))
+        await asyncio.sleep(0.3)
+        gone = asyncio.create_task(engine.run(lambda check: "gone", client="b"))
+        await asyncio.sleep(0)
+        last = asyncio.create_task(engine.run(lambda check: "done", client="c"))
+        await asyncio.sleep(0.1)
+        assert engine.waiting == 1
+        gone.cancel()
+        go_on.set()
+        assert await first
+        found = await asyncio.wait_for(last, 5)
+        engine.stop()
+        engine.join(5)
+        return found
+
+    assert asyncio.run(main_()) == "done"
+
+
+def test_a_server_that_ends_still_says_how_it_is() -> None:
+    async def asked(path: str) -> tuple[int, dict[str, Any]]:
+        service = Service(ServeSettings(), [], say=lambda line: None)
+        service.ending = True
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", b"localhost")]}
+        await application(service)(scope, receive, send)
+        service.close()
+        return sent[0]["status"], json.loads(sent[1]["body"])
+
+    assert asyncio.run(asked("/livez")) == (200, {"status": "ok"})
+    assert asyncio.run(asked("/health")) == (503, {"status": "stopping"})
+    assert asyncio.run(asked("/languages")) == (503, {"error": "Server is shutting down"})
 
 
 def test_requests_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +318,9 @@ def test_a_run_gets_the_trigrams_of_its_training_text_once(tmp_path: Path) -> No
     made = make_bundle(tokenizer, tokenizer)
     bundle = type(made)(made.config.with_values(data={"source": "en", "target": "de"}), made.model, tokenizer, tokenizer)
     pairs = list(zip(ENGLISH, GERMAN, strict=True))
-    Corpus.build(tmp_path / "corpus", pairs, source_tokenizer=tokenizer, target_tokenizer=tokenizer, max_length=99, batch_tokens=999)
+    Corpus.build(
+        tmp_path / "corpus" / "train", pairs, source_tokenizer=tokenizer, target_tokenizer=tokenizer, max_length=99, batch_tokens=999
+    )
     folder = tmp_path / "checkpoints" / "step-000001"
     counted = profiles_of(folder, bundle)
     assert counted == {"en": Profile.of(ENGLISH), "de": Profile.of(GERMAN)}

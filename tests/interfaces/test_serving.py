@@ -221,6 +221,19 @@ def test_only_pages_of_libretranslate_routes_may_come_from_elsewhere(server: Cli
     assert server.ask("OPTIONS", "/api/v1/translate").status == 405
 
 
+def test_a_form_of_a_page_from_elsewhere_reaches_no_other_route(pair: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.tsv"
+    with echoing(pair, suggestions=kept) as client:
+        for origin in ("http://x.example", "null", "https://[::2]:1"):
+            answer = client.form("/suggest", {"q": "a man", "s": "spam", **BASE}, Origin=origin)
+            assert (answer.status, answer.error) == (403, "This route is not for pages of other origins")
+            assert client.form("/api/v1/translate", {"q": "ona", **BASE}, Origin=origin).status == 403
+            assert client.form("/translate", {"q": "ona", **BASE}, Origin=origin).json == {"translatedText": "ona"}
+            assert client.get("/download_file/0", Origin=origin).status == 404
+        assert not kept.exists()
+        assert client.form("/suggest", {"q": "a man", "s": "ein Mann", **BASE}, Origin=client.address).json == {"success": True}
+
+
 @pytest.mark.parametrize("host", ["rebound.example", "rebound.example:80", "127.0.0.1.example", "[::2]:5000", "", "localhost@x"])
 def test_a_foreign_host_name_is_refused_on_loopback(server: Client, host: str) -> None:
     answer = server.get("/languages", Host=host)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +244,17 @@ def test_scores_are_of_the_tag(tmp_path: Path) -> None:
 
 
 # A training
+
+
+def test_a_server_counts_the_languages_of_a_run_by_its_training_text(finished: Path, tmp_path: Path) -> None:
+    """Of a model with tags the sources only, for its targets are of several languages."""
+    from dragoman.serve.detect import profiles_of
+
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    folder = run / "checkpoints" / (run / "checkpoints" / "best").read_text(encoding="utf-8").strip()
+    (profile,) = profiles_of(folder, load_bundle(folder)).values()
+    assert profile.total > 0
+    assert (run / "languages.json").is_file()
 
 
 def test_a_run_has_tags_in_its_corpora_its_vocabulary_and_its_models(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

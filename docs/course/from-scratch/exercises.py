@@ -1,11 +1,14 @@
 """Eight functions to write yourself: the Transformer from scratch. `python check.py` in this folder says how far you are.
 
 Shapes:  T, Tq, Tk positions   D = d_model   H heads   V vocabulary   N tokens   K hypotheses
-Write with PyTorch's tensors, and with nothing of Dragoman: that is what you are compared with. Hints and answers: ../from-scratch.md
+Write with PyTorch's tensors, and with nothing of Dragoman: that is what you are compared with. Hints and answers are on the course's page
+"From scratch", docs/course/from-scratch.md.
 """
 
+import math  # noqa: F401 (for your functions, as torch is)
 from collections.abc import Callable
 
+import torch  # noqa: F401
 from torch import Tensor
 
 

@@ -7,7 +7,7 @@ import typer
 
 from dragoman.cli.options import Device, ModelPath, Quiet, TextFiles
 from dragoman.cli.overwriting import check_outputs
-from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_output
+from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_bytes, open_output
 from dragoman.cli.windows import check_files, windows
 from dragoman.errors import UsageError
 
@@ -86,14 +86,7 @@ def _write_array(path: Path, parts: "list[Tensor]", width: int) -> None:
     import numpy as np
     import torch
 
-    from dragoman.files import publish
-
     whole = torch.cat(parts).numpy() if parts else np.empty((0, width), np.float32)
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with beside.open("wb") as file:
-            np.savez(file, embeddings=whole)
-        publish(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with open_bytes(path) as file:
+        np.savez(file, embeddings=whole)
     notify(f"{path}: {len(whole):,} vectors of {whole.shape[1]} numbers")

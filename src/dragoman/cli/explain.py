@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.cli import explain_options as ask
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, ModelPath
-from dragoman.cli.streams import open_output, print_json
+from dragoman.cli.streams import open_bytes, open_output, print_json
 from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
@@ -151,17 +151,8 @@ def _tensor(found: "Explanation", name: str, npy: Path | None, as_json: bool) ->
     numbers = found.array(name)
     line = found.trace[name].line if name in found.trace else None
     if npy is not None:
-        from dragoman.cli.streams import partial_of
-        from dragoman.files import publish
-
-        partial = partial_of(npy)
-        try:
-            with partial.open("wb") as file:
-                np.lib.format.write_array(file, np.ascontiguousarray(numbers), allow_pickle=False)
-            publish(partial, npy)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise DragomanError(f"{npy}: cannot write: {error.strerror or error}; give another file") from None
+        with open_bytes(npy) as file:
+            np.lib.format.write_array(file, np.ascontiguousarray(numbers), allow_pickle=False)
     where = None if line is None else {"file": line.file, "line": line.number, "place": line.place, "text": line.text.strip()}
     if as_json:
         print_json({"name": name, "shape": list(numbers.shape), "from": where, "values": numbers.tolist()})

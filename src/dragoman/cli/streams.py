@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from dragoman.errors import DragomanError
 
@@ -222,6 +222,21 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
         raise
     if not direct:
         os.replace(partial, path)
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[BinaryIO]:
+    """A stream of bytes beside ``path`` that takes its name once all is written, and is gone after a failure."""
+    partial = partial_of(path)
+    try:
+        with partial.open("wb") as stream:
+            yield stream
+        os.replace(partial, path)
+    except OSError as error:
+        raise DragomanError(f"{path}: cannot write: {error.strerror or error}; give another file") from None
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def partial_of(path: Path) -> Path:

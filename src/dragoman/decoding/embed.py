@@ -34,7 +34,7 @@ def embed(
     state of the start token (``first``), or what the model's pooler makes of that (``pooler``); of length 1 with ``normalize``.
 
     Of a decoder-only model only the mean. A text of more tokens than the model takes is refused, or, with ``truncate``, cut at its end,
-    and a warning names ``place`` and its line, counted from ``first_line``.
+    and a warning names ``place`` and its line, counted from ``first_line``. Raises DragomanError for weights that give no numbers, too.
     """
     if pool not in ("mean", "first", "pooler"):
         raise UsageError(f"pool={pool}: unknown; choose among mean, first, pooler")
@@ -50,6 +50,9 @@ def embed(
             else:
                 pooled = states[:, 0] if pool == "first" else bundle.masked_language_model.pool(states)
         vectors[batch] = pooled.float().cpu()
+    if len(broken := (~vectors.isfinite().all(1)).nonzero()[:, 0]):
+        where = _where(place, first_line + int(broken[0]))
+        raise DragomanError(f"{where} has a vector of what are no numbers: damaged weights; use another copy of the model")
     return torch.nn.functional.normalize(vectors, dim=1) if normalize else vectors
 
 
@@ -77,7 +80,7 @@ def _states(
     rows = []
     for number, ids in enumerate(tokenizer.encode_batch(texts), start=first_line):
         row = [*head, *ids, *tail] or [tokenizer.bos]
-        where = f"{place}, line {number}" if place else f"line {number}"
+        where = _where(place, number)
         if truncate and len(row) > model.max_positions:
             _log.warning("%s has %d tokens and the model takes %d; the rest is left out", where, len(row), model.max_positions)
             row = [*row[: model.max_positions - len(tail)], *tail]
@@ -88,3 +91,7 @@ def _states(
         with evaluation_mode([model]), torch.inference_mode():
             states = bundle.language_model.hidden(tokens, real) if decoder else bundle.masked_language_model.encode(tokens, real)
         yield batch, states, real
+
+
+def _where(place: str, line: int) -> str:
+    return f"{place}, line {line}" if place else f"line {line}"

@@ -15,7 +15,7 @@ from dragoman.data.batching import batches_of, pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.score import Scored
 from dragoman.decoding.step import evaluation_mode
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, UsageError
 
 _MASKED_AT_ONCE = 1024
 
@@ -46,9 +46,12 @@ def fill(
 ) -> list[list[list[Filling]]]:
     """For each text, for each mask in it, the ``top`` most probable tokens there, ``among`` these if they are given, each mask by itself.
 
-    A mask is written as the tokenizer's own, `mask_text`. Raises DragomanError for a model of another kind, and, naming ``place`` and line
-    counted from ``first_line``, for a text without a mask or of more tokens than the model takes.
+    A mask is written as the tokenizer's own, `mask_text`. Raises UsageError when no token is asked for, DragomanError for a model of
+    another kind, and, naming ``place`` and line counted from ``first_line``, for a text without a mask, of more tokens than the model
+    takes, or whose probabilities are no numbers.
     """
+    if top < 1 or (among is not None and not among):
+        raise UsageError(f"top={top} among {'all' if among is None else len(among)} tokens: ask for at least one of at least one")
     model, tokenizer = bundle.masked_language_model, bundle.source_tokenizer
     mask = mask_text(tokenizer)
     where = [f"{place}, line {number}" if place else f"line {number}" for number, _ in enumerate(texts, start=first_line)]
@@ -68,6 +71,10 @@ def fill(
                 logits = model.project(model.transform(row[places])).float()  # (masks, V)
                 best = logits[:, allowed].topk(min(top, len(allowed)))
                 probabilities = (best.values - logits.logsumexp(-1, keepdim=True)).exp()
+                if not probabilities.isfinite().all():
+                    raise DragomanError(
+                        f"{where[number]} has probabilities that are no numbers: damaged weights; use another copy of the model"
+                    )
                 columns = zip(places, allowed[best.indices].tolist(), probabilities.tolist(), strict=True)
                 found[number] = [
                     [_filling(tokenizer, rows[number], at, *pair) for pair in zip(tokens, shares, strict=True)]

@@ -63,8 +63,8 @@ class Perplexity:
 
     @property
     def per_word(self) -> float:
-        """exp of the loss for each word: comparable between vocabularies, on the same text."""
-        return _exp(-self.log_probability / self.words)
+        """exp of the loss for each word: comparable between vocabularies, on the same text; infinite where there is none."""
+        return _exp(-self.log_probability / self.words) if self.words else math.inf
 
     @property
     def per_byte(self) -> float:

@@ -19,6 +19,7 @@ from torch import nn
 from dragoman.bundle import Bundle
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.beam import check_alpha
+from dragoman.decoding.fill import masked_ids
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError, UsageError
 from dragoman.explain.beams import BeamRecord, search_beams
@@ -245,8 +246,8 @@ def explain(
     Of a model that translates: translates as `Translator` does, and looks at the pass that gives the ``chosen`` of the candidates, the
     best unless asked for. ``beam`` and ``alpha`` are the model's own when not given; ``target_prefix`` is what the translation must begin
     with; a ``reference`` is a translation to compare with, token by token. Of a decoder-only model: how each token of the text follows from
-    those before; of an encoder-only one: what it puts at each place, and where ``<mask>`` stands in the text. Raises DragomanError for a
-    text that is empty, lacks a language tag or is longer than the model takes, UsageError for settings that cannot be.
+    those before; of an encoder-only one: what it puts at each place, and where a mask stands in the text, written as for `fill`. Raises
+    DragomanError for a text that is empty, lacks a language tag or is longer than the model takes, UsageError for settings that cannot be.
     """
     clock = _Clock()
     if not isinstance(bundle.model, Transformer | LanguageModel | MaskedLanguageModel):
@@ -286,7 +287,7 @@ def explain(
 def _of_one_text(bundle: Bundle, model: LanguageModel | MaskedLanguageModel, text: str, clock: "_Clock") -> Explanation:
     """Of a model of one sequence: what it makes of the text itself, between start and end tokens."""
     tokenizer = bundle.target_tokenizer
-    whole = [tokenizer.bos, *_masked(tokenizer, text, isinstance(model, MaskedLanguageModel)), tokenizer.eos]
+    whole = _whole(tokenizer, text, masks=isinstance(model, MaskedLanguageModel))
     read = whole[:-1] if isinstance(model, LanguageModel) else whole
     target = whole[1:] if isinstance(model, LanguageModel) else whole
     sides = [_checked(bundle, Side.of(text, ids, tokenizer), "the text") for ids in (read, target)]
@@ -304,14 +305,13 @@ def _of_one_text(bundle: Bundle, model: LanguageModel | MaskedLanguageModel, tex
     return Explanation(bundle, sides[0], scored, None, 0, None, trace, clock.laps)
 
 
-def _masked(tokenizer: Tokenizer, text: str, masks: bool) -> list[int]:
-    """The ids of a text, for a masked language model with its mask wherever ``<mask>`` stands."""
+def _whole(tokenizer: Tokenizer, text: str, *, masks: bool) -> list[int]:
+    """The ids of a text between start and end token; of a masked language model with its mask where the text has it, as for `fill`."""
     if not text.strip():
         raise DragomanError("the text is empty, so there is nothing to explain; give a sentence")
-    if not masks or tokenizer.mask is None:
-        return tokenizer.encode(text)
-    first, *others = (tokenizer.encode(part) for part in text.split("<mask>"))
-    return first + [token for part in others for token in (tokenizer.mask, *part)]
+    if masks and tokenizer.mask is not None:
+        return masked_ids(tokenizer, text)
+    return [tokenizer.bos, *tokenizer.encode(text), tokenizer.eos]
 
 
 class _Clock:

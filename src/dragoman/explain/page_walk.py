@@ -34,13 +34,9 @@ def _check(check: Check) -> str:
     exact = check.difference == 0
     difference = "no difference" if exact else f"difference at most {check.difference:.1e}"
     return (
-        f"<li>{escaped(check.what)}: model <b>{_short(check.model)}</b>, computed again <b>{_short(check.recomputed)}</b>; {difference} "
+        f"<li>{escaped(check.what)}: model <b>{number(check.model)}</b>, computed again <b>{number(check.recomputed)}</b>; {difference} "
         f"in {check.count:,} {'number' if check.count == 1 else 'numbers'}</li>"
     )
-
-
-def _short(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else f"{value:.6g}"
 
 
 def _table(table: Table) -> str:

@@ -83,7 +83,8 @@ def profiles_of(folder: Path, bundle: Bundle) -> dict[str, Profile]:
         if place.is_file():
             return _read(place)
     try:
-        corpus = Corpus.open(run / "corpus") if (run / "corpus" / "corpus.json").is_file() else None
+        text = run / "corpus" / "train"
+        corpus = Corpus.open(text) if (text / "corpus.json").is_file() else None
     except DragomanError as error:
         _log.warning("%s; languages cannot be detected by it", error)
         corpus = None

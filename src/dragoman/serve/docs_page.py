@@ -48,7 +48,7 @@ def _fields(operation: Mapping[str, Any]) -> str:
 def _said(field: Mapping[str, Any]) -> str:
     facts = []
     if "description" in field:
-        facts.append(str(field["description"]))
+        facts.append(str(field["description"]).rstrip("."))
     if "enum" in field:
         facts.append("one of " + ", ".join(json.dumps(value) for value in field["enum"]))
     for name, words in (("minimum", "at least"), ("maximum", "at most"), ("maxLength", "characters at most:")):

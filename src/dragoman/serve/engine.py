@@ -129,7 +129,9 @@ class Engine:
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)
         while (batch := self._next_batch()) is not None:
-            if not batch:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(self._tell_of_room)
+            if not batch:  # nobody waited for what was there
                 continue
             began = time.perf_counter()
             try:
@@ -156,6 +158,8 @@ class Engine:
     def _deliver(self, batch: Sequence[Item], results: Sequence[Any]) -> None:
         for item, result in zip(batch, results, strict=True):
             item.done(result)
+
+    def _tell_of_room(self) -> None:
         if self._queue.waiting < self.settings.queue:
             self._room.set()
 

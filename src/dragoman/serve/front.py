@@ -23,6 +23,8 @@ from dragoman.serve.service import Service
 _SHARED = {"/translate", "/detect", "/languages", "/frontend/settings", "/translate_file"}
 """Routes that pages of other origins may ask: LibreTranslate's, which browser extensions use."""
 _FILES = "/translate_file"
+_ALWAYS = {"/livez", "/health"}
+"""Routes that answer while the server ends, too."""
 _BODY_SECONDS = 60.0  # that the body of a request may take to arrive
 
 _CLOSE = {"Connection": "close"}  # what is still to come of the body is not read
@@ -64,6 +66,7 @@ class _Exchange:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.status, self.began, self.started, self.read = 0, time.perf_counter(), False, 0
         self.whole, self.gone = asyncio.Event(), asyncio.Event()
+        self.due = asyncio.get_running_loop().time() + _BODY_SECONDS  # of the whole body, however it trickles
 
     async def run(self) -> None:
         """Answers, counts, and writes a line into the log."""
@@ -120,9 +123,13 @@ class _Exchange:
         settings = self.service.settings
         if self.path is None:
             raise RefusalError(404, "Not found")
-        if settings.on_loopback and not settings.trust_proxy and not self._is_own_host():
-            raise RefusalError(403, "This server answers to its own host name only")
-        if self.service.ending:
+        if settings.on_loopback and not settings.trust_proxy:
+            if not self._is_own(self.headers.get("host")):
+                raise RefusalError(403, "This server answers to its own host name only")
+            # A form is sent without asking first; that its answer cannot be read undoes nothing that it did.
+            if not self.shared and not self._is_own(self.headers.get("origin", "").rpartition("//")[2] or None):
+                raise RefusalError(403, "This route is not for pages of other origins")
+        if self.service.ending and self.path not in _ALWAYS:
             raise busy("Server is shutting down", seconds=10)
         limit = self.limit
         length = self.headers.get("content-length", "")
@@ -130,14 +137,18 @@ class _Exchange:
             raise RefusalError(413, f"Request body too large: {int(length)} bytes, and the limit is {limit}", headers=_CLOSE)
 
     @property
+    def shared(self) -> bool:
+        """Whether pages of other origins may ask this route."""
+        return self.path in _SHARED or (self.path or "").startswith("/download_file/")
+
+    @property
     def limit(self) -> int:
         """The largest body in bytes."""
         settings = self.service.settings
         return settings.file_limit + 65_536 if self.path == _FILES else settings.body_limit
 
-    def _is_own_host(self) -> bool:
-        """Whether the request names this machine: a page of another origin whose name was bent to here does not."""
-        host = self.headers.get("host")
+    def _is_own(self, host: str | None) -> bool:
+        """Whether this is a name of this machine, or none is given: a page of another origin whose name was bent to here gives its own."""
         if host is None:
             return True
         name = _host_name(host)
@@ -151,7 +162,7 @@ class _Exchange:
             await self.gone.wait()
             return {"type": "http.disconnect"}
         try:
-            async with asyncio.timeout(_BODY_SECONDS):
+            async with asyncio.timeout_at(self.due):
                 message = await self.receive()
         except TimeoutError:
             raise RefusalError(408, f"The request did not arrive within {_BODY_SECONDS:g} seconds", headers=_CLOSE) from None
@@ -171,7 +182,7 @@ class _Exchange:
             self.started, self.status = True, message["status"]
             names = {name.lower() for name, _ in message["headers"]}
             added = {name: value for name, value in _SECURITY.items() if name not in names}
-            if self.path in _SHARED or (self.path or "").startswith("/download_file/"):
+            if self.shared:
                 added |= {
                     b"access-control-allow-origin": b"*",
                     b"access-control-allow-methods": b"GET, POST, OPTIONS",

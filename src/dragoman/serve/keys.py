@@ -5,6 +5,7 @@ import hmac
 import json
 import logging
 import math
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ def read_keys(path: Path) -> list[Key]:
 
 
 def _checked(key: Key) -> Key:
-    if not isinstance(key.name, str) or not isinstance(key.sha256, str) or len(key.sha256) != 64:
+    if not isinstance(key.name, str) or not isinstance(key.sha256, str) or not re.fullmatch("[0-9a-f]{64}", key.sha256):
         raise ValueError(f"key {key.name!r}")
     for limit in (key.req_limit, key.char_limit):
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):

@@ -18,7 +18,17 @@ from dragoman.serve.models import Hop
 from dragoman.serve.parameters import Fields, flag, language_of, number, read_fields, texts_of, whole_number
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Client, Service
-from dragoman.serve.translating import LENGTHS, MOST_TIMES, Translated, Wish, beam_for, check_length, check_pair, translate_texts
+from dragoman.serve.translating import (
+    LENGTHS,
+    MOST_TIMES,
+    Translated,
+    Wish,
+    beam_for,
+    check_length,
+    check_pair,
+    in_time,
+    translate_texts,
+)
 
 
 async def models(request: Request) -> Response:
@@ -103,7 +113,8 @@ async def _alignments(service: Service, done: Translated, client: Client) -> lis
     texts = [line.source if len(line.outputs) == 1 else line.outputs[-2].translation.text for line in done.lines]
     translations = [line.translation for line in done.lines]
     bundle = hop.model.translator.bundle
-    return await service.engine.run(lambda check: align(bundle, [hop.tag + text for text in texts], translations), client=client.name)
+    work = service.engine.run(lambda check: align(bundle, [hop.tag + text for text in texts], translations), client=client.name)
+    return await in_time(service, "aligned", work)
 
 
 def _record(translation: Translation) -> dict[str, Any]:
@@ -140,7 +151,7 @@ async def score(request: Request) -> Response:
         return hop.model.translator.score(tagged, targets, alpha=alpha)
 
     try:
-        scored = await service.engine.run(work, client=client.name)
+        scored = await in_time(service, "scored", service.engine.run(work, client=client.name))
     except DragomanError as error:
         raise RefusalError(400, f"Invalid request: {error}") from None
     return as_json(

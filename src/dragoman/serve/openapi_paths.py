@@ -82,8 +82,9 @@ def _libretranslate(models: Models, settings: ServeSettings) -> dict[str, Any]:
 
 def _suggest(models: Models, settings: ServeSettings) -> dict[str, Any]:
     text: Schema = {"type": "string", "pattern": HAS_TEXT}
+    better = {**text, "description": "The better translation."}
     code = {"enum": models.codes}
-    body = request_schema({"q": text, "s": text}, ["q", "s"], [{"properties": {"source": code, "target": code}}])
+    body = request_schema({"q": text, "s": better}, ["q", "s"], [{"properties": {"source": code, "target": code}}])
     return operation("Send a better translation, for training.", an_object({"success": _YES}), body=body, kinds=_ALL)
 
 

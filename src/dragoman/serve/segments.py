@@ -15,6 +15,7 @@ _SHORT_FORMS = (
     "resp odst mgr inż"
 )
 _SHORT = frozenset(_SHORT_FORMS.split())
+_LOOKED_AT = 40  # characters before a full stop: all of them would take the square of the length of a line
 _LAST_WORD = re.compile(r"(?:^|[\s(\[\"'„“«])((?:[^\W\d_]\.)*[^\W\d_]+|\d{1,2})\.$")
 
 
@@ -66,13 +67,13 @@ def sentence_cuts(text: str) -> list[tuple[int, int]]:
     return [
         found.span()
         for found in BETWEEN_SENTENCES.finditer(text)
-        if found.start() > 0 and found.end() < len(text) and not _is_short_form(text[: found.start()])
+        if found.start() > 0 and found.end() < len(text) and not _is_short_form(text[max(found.start() - _LOOKED_AT, 0) : found.start()])
     ]
 
 
 def _is_short_form(before: str) -> bool:
     """Whether the full stop at the end of this belongs to a short form, an initial or an ordinal number."""
-    found = _LAST_WORD.search(before[-40:])
+    found = _LAST_WORD.search(before)
     if found is None:
         return False
     word = found[1]

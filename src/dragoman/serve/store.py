@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,38 +23,42 @@ class Stored:
 
 
 class Store:
-    """A folder of its own, which goes with the server."""
+    """A folder of its own, which goes with the server; every method may be called from any thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._folder: TemporaryDirectory[str] | None = None
         self._files: dict[str, Stored] = {}
 
     def put(self, content: bytes, *, name: str, media_type: str) -> str:
         """Keeps a file, and returns its number: 128 random bits."""
-        self._forget()
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="dragoman-files-", ignore_cleanup_errors=True)
-        number = secrets.token_hex(16)
-        path = Path(self._folder.name) / number
-        path.write_bytes(content)
-        self._files[number] = Stored(path, name, media_type, time.monotonic() + _SECONDS)
+        with self._lock:
+            self._forget(room=1)
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="dragoman-files-", ignore_cleanup_errors=True)
+            number = secrets.token_hex(16)
+            path = Path(self._folder.name) / number
+            path.write_bytes(content)
+            self._files[number] = Stored(path, name, media_type, time.monotonic() + _SECONDS)
         return number
 
     def get(self, number: str) -> Stored | None:
         """The file of a number, if there is one still."""
-        self._forget()
-        return self._files.get(number)
+        with self._lock:
+            self._forget()
+            return self._files.get(number)
 
     def close(self) -> None:
         """Removes all files."""
-        self._files.clear()
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        with self._lock:
+            self._files.clear()
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
 
-    def _forget(self) -> None:
+    def _forget(self, *, room: int = 0) -> None:
         now = time.monotonic()
-        surplus = max(len(self._files) - _MOST + 1, 0)
+        surplus = max(len(self._files) - _MOST + room, 0)
         for place, (number, stored) in enumerate(list(self._files.items())):
             if stored.until < now or place < surplus:
                 stored.path.unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """From the texts of a request to translations: sentences, the models that lead from one language to the other, and the text again."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from dragoman.decoding.translate import Translation
 from dragoman.serve.detect import detect
@@ -14,8 +15,12 @@ from dragoman.serve.refusals import RefusalError, busy, invalid
 from dragoman.serve.segments import Document, Sentence, assembled, document_of, sentences_of
 from dragoman.serve.service import Client, Service
 
+Result = TypeVar("Result")
+
 MOST_TIMES, MOST_MORE = 2, 50
 """An output that is asked to have more tokens than so many times the source's and so many more ends there."""
+HTML_CHARACTERS = 200_000
+"""The longest text that is HTML: the parser takes the square of the length of some broken ones."""
 LENGTHS = r"^([1-9][0-9]{0,3}|[01](\.[0-9]{1,9})?x|2(\.0{1,9})?x)$"
 """How the longest output may be given: in tokens, or in times the source's."""
 
@@ -68,7 +73,9 @@ class Wish:
     split: bool = True
 
     def document(self, text: str) -> Document:
-        """A text with its sentences."""
+        """A text with its sentences. Raises RefusalError for HTML that is too long."""
+        if self.html and len(text) > HTML_CHARACTERS:
+            raise RefusalError(413, f"A text that is HTML may have at most {HTML_CHARACTERS} characters")
         return html_document(text, split=self.split) if self.html else document_of(text, split=self.split)
 
 
@@ -112,15 +119,11 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
     models = service.models
     check_pair(models, wish.source, wish.target)
     found: list[Detected | None] = [None] * len(texts)
-    documents = [wish.document(text) for text in texts]
+    documents = await asyncio.to_thread(lambda: [*map(wish.document, texts)]) if wish.html else [*map(wish.document, texts)]
     if wish.source == AUTO:
         found = [detected_in(models, "\n".join(each.text for each in sentences_of(document)), wish.target) for document in documents]
     sources = [each.language if each else wish.source for each in found]
-    try:
-        async with asyncio.timeout(service.settings.timeout):
-            lines = await _lines(service, models, documents, sources, wish, client=client)
-    except TimeoutError:
-        raise busy(f"Not translated within {service.settings.timeout:g} seconds") from None
+    lines = await in_time(service, "translated", _lines(service, models, documents, sources, wish, client=client))
     results = []
     for text, document, source, done, each in zip(texts, documents, sources, lines, found, strict=True):
         if source == wish.target:
@@ -128,6 +131,15 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
         else:
             results.append(replace(joined(document, done, wish), hops=models.route(source, wish.target), detected=each))
     return results
+
+
+async def in_time(service: Service, done: str, work: Awaitable[Result]) -> Result:
+    """What ``work`` gives, in the time that an answer may take; ``done`` says what is done to a text. Raises RefusalError after that."""
+    try:
+        async with asyncio.timeout(service.settings.timeout):
+            return await work
+    except TimeoutError:
+        raise busy(f"Not {done} within {service.settings.timeout:g} seconds") from None
 
 
 async def _lines(

@@ -19,7 +19,6 @@ from dragoman.serve.translating import Wish, check_pair, detected_in, translate_
 
 FORMATS = {".txt": "text/plain; charset=utf-8", ".html": "text/html; charset=utf-8", ".htm": "text/html; charset=utf-8"}
 _AT_ONCE = 128  # sentences of a file in the queue
-_HTML_CHARACTERS = 200_000  # the parser takes the square of the length of some broken files
 
 
 async def translate_file(request: Request) -> Response:
@@ -40,8 +39,6 @@ async def translate_file(request: Request) -> Response:
     text = _text(await file.read())
     request.state.sizes = {"texts": 1, "characters": len(text)}
     wish = Wish(source, target, html=suffix != ".txt", split=service.settings.split_sentences)
-    if wish.html and len(text) > _HTML_CHARACTERS:
-        raise RefusalError(413, f"An HTML file may have at most {_HTML_CHARACTERS} characters")
     document = await asyncio.to_thread(wish.document, text)
     if source == AUTO:
         source = detected_in(models, "\n".join(each.text for each in sentences_of(document)[:100]), target).language
