@@ -54,6 +54,8 @@ class TextGenerationPipeline:
         """
         prompts = [text_inputs] if isinstance(text_inputs, str) else list(text_inputs)
         asked: dict[str, Any] = {"n": num_return_sequences, "min_tokens": min_new_tokens, "no_repeat_ngram": no_repeat_ngram_size}
+        if num_beams < 1:
+            raise UsageError(f"num_beams={num_beams}: it must be 1 or more")
         if num_beams > 1:
             asked |= {"beam": num_beams}
         elif do_sample:
@@ -75,7 +77,7 @@ class TextGenerationPipeline:
         """The most tokens after each prompt, as far as the model has positions."""
         counts = self.generator.prompt_tokens(prompts)
         if new_tokens is not None or length is None:
-            return [new_tokens or _NEW_TOKENS for _ in counts]
+            return [_NEW_TOKENS if new_tokens is None else new_tokens for _ in counts]
         if too_long := [f"{count} tokens" for count in counts if count >= length]:
             raise UsageError(
                 f"max_length={length} counts the prompt's tokens too, and one has {too_long[0]}; raise it, or give max_new_tokens"
