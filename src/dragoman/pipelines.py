@@ -54,8 +54,10 @@ class TextGenerationPipeline:
         """
         prompts = [text_inputs] if isinstance(text_inputs, str) else list(text_inputs)
         asked: dict[str, Any] = {"n": num_return_sequences, "min_tokens": min_new_tokens, "no_repeat_ngram": no_repeat_ngram_size}
+        if num_beams < 1:
+            raise UsageError(f"num_beams={num_beams}: it must be 1 or more")
         drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        if num_beams != 1:
+        if num_beams > 1:
             asked |= {**drawing, "beam": num_beams}
         elif do_sample:
             asked |= {**drawing, "temperature": 0.7 if temperature is None else temperature, "top_k": 50 if top_k is None else top_k}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import tiny_bundle
+from dragoman.cli.streams import few_of_a_kind
 from serving import Client, bundle_of, echoing, serving
 
 BASE = {"source": "en", "target": "de"}
@@ -174,10 +175,11 @@ def test_odd_documents_are_answered_in_json(server: Client, document: object) ->
      b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n' + b"\xff" * 50 + b"\r\n--x--\r\n"],
     ids=range(7),
 )  # fmt: skip
-def test_broken_forms_are_answered_in_json(server: Client, body: bytes) -> None:
+def test_broken_forms_are_answered_in_json(server: Client, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
     answer = server.ask("POST", "/translate", body=body, headers={"Content-Type": "multipart/form-data; boundary=x"})
     assert answer.status == 400
     assert answer.error.startswith("Invalid request: ")
+    assert [record for record in caplog.records if not record.name.startswith("dragoman")] == []  # as lines that begin otherwise
     alive(server)
 
 
@@ -227,6 +229,31 @@ def test_a_fault_of_the_program_is_an_id_and_no_text(pair: Path, capfd: pytest.C
     assert answer.status == 500
     assert answer.error.startswith("Internal error (id ")
     assert "secret" not in answer.error + "".join(client.log) + capfd.readouterr().err
+
+
+def test_every_fault_is_in_the_log_under_its_id(pair: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(text: str) -> str:
+        raise ValueError
+
+    with echoing(pair, change=fail) as client, few_of_a_kind():
+        ids = [client.post("/translate", {"q": "ona", **BASE}).error.partition("(")[2].rstrip(")") for _ in range(25)]
+    assert [each for each in ids if each not in caplog.text] == []
+
+
+def test_a_client_that_hangs_up_before_its_request_is_whole_is_no_fault_of_the_program(
+    pair: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with echoing(pair) as client:
+        with socket.create_connection(client.place, timeout=10) as connection:
+            connection.sendall(head + b'{"q": "')
+            time.sleep(0.2)
+        deadline = time.monotonic() + 10
+        while not client.log and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert [json.loads(line)["status"] for line in client.log] == [499]
+        alive(client)
+    assert "internal error" not in caplog.text
 
 
 def test_a_full_queue_waits_then_says_when_to_come_again_and_recovers(pair: Path) -> None:

@@ -87,6 +87,12 @@ def test_a_slip_is_named(right: str, wrong: str, said: str, in_process: "Check")
     assert in_process(text.replace(right, wrong), int(said[0])).startswith(said)
 
 
+def test_a_function_that_leaves_or_takes_something_else_is_named(in_process: "Check") -> None:
+    said = "1. attention: it ends in TypeError: attention() takes 1 positional argument but 3 were given\n"
+    assert in_process("def attention(query):\n    return query\n", 1) == said
+    assert in_process("def attention(*given):\n    raise SystemExit(0)\n", 1) == "1. attention: it ends in SystemExit in line 4: 0\n"
+
+
 class Check:
     """check.py in this process, for one exercise at a time."""
 
@@ -117,6 +123,9 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     status, _, errors = checked(tmp_path / "mine.py", "import nothing_of_the_kind\n")
     assert (status, errors.count("\n")) == (1, 1)
     assert "line 3: reading the file ends in ModuleNotFoundError" in errors
+    status, _, errors = checked(tmp_path / "mine.py", "raise SystemExit(0)\n")
+    assert (status, errors.count("\n")) == (1, 1)
+    assert "line 3: reading the file ends in SystemExit" in errors
     command = [sys.executable, str(FOLDER / "check.py"), "--file", str(tmp_path / "gone.py")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 from dragoman.bundle import load_bundle, save_bundle
 from dragoman.cli import main
+from dragoman.cli.generate import _Writer
 from dragoman.decoding.embed import embed
 from dragoman.decoding.fill import pseudo_score
-from dragoman.decoding.generate import Generator
+from dragoman.decoding.generate import Continuation, Generator
 from dragoman.decoding.generation_options import GenerationOptions
 from dragoman.decoding.likelihood import score_lines
 from language_models import BERT, LLAMA, SENTENCE, WORDS, random_bundle, storyteller
@@ -122,6 +124,8 @@ def test_prompts_come_from_a_pipe_too(models: Path, run: Run) -> None:
         (["fill", "bert", "ona"], 1, "line 1 has nothing to fill in; write <mask> where a token is missing"),
         (["fill", "story", "x"], 1, "decoder-only, and not one that fills in what is masked: use dragoman generate"),
         (["embed", "bert", "text", "--pool", "max"], 2, "--pool max: unknown; choose among mean, first, pooler"),
+        (["embed", "story", "text", "--pool", "pooler"], 1, "a decoder has no pooler; choose mean"),
+        (["embed", "bert", "text", "-o", "none/v.npz"], 1, "none/v.npz: cannot write: No such file or directory; make room there, or"),
         (["score", "bert", "--test", "text", "--alpha", "1"], 2, "--alpha: a pseudo-likelihood has no length penalty"),
         (["score", "llama", "--test", "nowhere"], 1, "nowhere: no such file; the model is decoder-only, so give text files"),
         (["translate", "story", "text"], 1, "decoder-only, and not one that translates: use dragoman generate"),
@@ -147,6 +151,27 @@ def test_what_cannot_be_is_one_sentence(
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_what_was_written_before_a_signal_is_kept_and_said(
+    models: Path, text: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, write = text.with_name("out"), _Writer.write_lines
+
+    def write_and_end(self: _Writer, number: int, prompt: str, some: list[Continuation]) -> None:
+        write(self, number, prompt, some)
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(_Writer, "write_lines", write_and_end)
+    assert main(["generate", str(models / "llama"), "-f", str(text), "--max-tokens", "2", "-o", str(output)]) == 143
+    partial = output.with_name("out.partial")
+    assert capfd.readouterr().err.splitlines() == [
+        f"dragoman: warning: {partial}: holds what was written before the failure", "dragoman: terminated"
+    ]  # fmt: skip
+    assert partial.read_text("utf-8").count("\n") == 2
+    assert not output.exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_full_positions_are_said_and_slide_goes_on(models: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

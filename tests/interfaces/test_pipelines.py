@@ -86,6 +86,9 @@ def test_folders_and_what_cannot_be(tmp_path: Path) -> None:
     save_bundle(storyteller(), tmp_path / "story")
     generator = dragoman.pipeline("text-generation", model=tmp_path / "story", device=-1)
     assert generator("Once upon", do_sample=False) == [{"generated_text": SENTENCE}]
+    for wrong in ({"max_new_tokens": 0}, {"max_new_tokens": -1}, {"num_beams": 0}, {"num_beams": -1}):
+        with pytest.raises(UsageError, match="it must be 1 or more"):
+            generator("Once upon", **wrong)
     with pytest.raises(UsageError, match=r"task='summarization': unknown; choose among text-generation, fill-mask"):
         dragoman.pipeline("summarization", tmp_path / "story")
     for task, use in (("fill-mask", "generate"), ("translation", "generate")):

@@ -25,7 +25,7 @@ from dragoman.serve.app import application  # isort: skip  # after serving, whic
 from dragoman.serve.detect import Profile, detect  # isort: skip
 from dragoman.serve.engine import Engine  # isort: skip
 from dragoman.serve.html_text import html_document  # isort: skip
-from dragoman.serve.keys import Keyring, Turnstile, new_key, read_keys, write_keys  # isort: skip
+from dragoman.serve.keys import Keyring, Turnstile, changing, new_key, read_keys, write_keys  # isort: skip
 from dragoman.serve.metrics import Metrics  # isort: skip
 from dragoman.serve.queue import FairQueue, Item  # isort: skip
 from dragoman.serve.refusals import RefusalError  # isort: skip
@@ -198,6 +198,9 @@ def test_a_damaged_file_of_keys_is_named(tmp_path: Path) -> None:
         path.write_text(content, encoding="utf-8")
         with pytest.raises(DragomanError, match="not a file of keys"):
             read_keys(path)
+    path.write_text(json.dumps({"format": 1, "keys": [{"name": "a", "sha256": "é" * 64}]}), encoding="utf-8")
+    with pytest.raises(DragomanError, match="not a file of keys"):
+        read_keys(path)
     write_keys(path, [new_key("a", req_limit=None, char_limit=0)[1]])
     assert [key.char_limit for key in read_keys(path)] == [0]
 
@@ -274,6 +277,34 @@ def test_a_server_that_ends_still_says_how_it_is() -> None:
     assert asyncio.run(asked("/livez")) == (200, {"status": "ok"})
     assert asyncio.run(asked("/health")) == (503, {"status": "stopping"})
     assert asyncio.run(asked("/languages")) == (503, {"error": "Server is shutting down"})
+
+
+@pytest.mark.parametrize("name", ["", "a\tb", "a\nb", "\udcff"])
+def test_a_name_that_is_no_line_is_refused_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["keys", "add", name, "--keys", str(tmp_path / "keys.json")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "not a name of a key" in err
+    assert not list(tmp_path.iterdir())
+    assert main(["keys", "add", "a", "--keys", str(tmp_path / "none" / "keys.json")]) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_keys_that_are_added_at_once_are_all_kept(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+
+    def add(first: int) -> None:
+        for number in range(first, first + 10):
+            with changing(path):
+                known = read_keys(path) if path.exists() else []
+                write_keys(path, [*known, new_key(str(number), req_limit=None, char_limit=None)[1]])
+
+    threads = [threading.Thread(target=add, args=(first,)) for first in (0, 10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(int(key.name) for key in read_keys(path)) == list(range(40))
 
 
 def test_requests_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,8 @@ def read(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        sys.exit(f"{path}, line {error.lineno}: Python does not understand this line ({error.msg}); mend it first")
-    except Exception as error:
+        sys.exit(f"{path}, line {error.lineno or 1}: Python does not understand this line ({error.msg}); mend it first")
+    except (Exception, SystemExit) as error:  # a file that leaves would else look like one in which all is right
         sys.exit(f"{path}, line {line_of(error, path)}: reading the file ends in {type(error).__name__}: {error}; mend it first")
     return module
 
@@ -90,8 +90,9 @@ def fault(function: Callable[..., Any], trial: Trial, module: ModuleType) -> str
         found = function(*arguments)
     except NotImplementedError:
         return "not written yet"
-    except Exception as error:
-        return f"it ends in {type(error).__name__} in line {line_of(error, Path(str(module.__file__)))}: {error}"
+    except (Exception, SystemExit) as error:
+        line = line_of(error, Path(str(module.__file__)))
+        return f"it ends in {type(error).__name__}{f' in line {line}' if line else ''}: {error}"
     if found is None:
         return "it returns nothing; end it with a return"
     complaint = difference(found, trial.expected)

@@ -7,9 +7,10 @@ import typer
 
 from dragoman.cli.options import Device, ModelPath, Quiet, TextFiles
 from dragoman.cli.overwriting import check_outputs
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_bytes, open_output
 from dragoman.cli.windows import check_files, windows
-from dragoman.errors import UsageError
+from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,7 @@ def embed(
     if pool not in ("mean", "first", "pooler"):
         raise UsageError(f"--pool {pool}: unknown; choose among mean, first, pooler")
     options = {"pool": pool, "normalize": normalize, "truncate": truncate}
-    with few_of_a_kind():
+    with few_of_a_kind(), terminable():
         _embed(model, texts, output, device, options)
 
 
@@ -72,6 +73,7 @@ def _embed(model: Path, files: list[Path], output: Path | None, device: str, opt
         for window in windows(files)
     )
     if output is not None and output.suffix == ".npz":
+        _check_place(output)
         _write_array(output, [made for _, made in parts], bundle.config.model.d_model)
         return
     with open_output(output) as stream:
@@ -79,6 +81,25 @@ def _embed(model: Path, files: list[Path], output: Path | None, device: str, opt
             for number, vector in enumerate(made.tolist(), start=first):
                 stream.write(json_line({"line": number, "embedding": vector}))
             stream.flush()
+
+
+def _check_place(path: Path) -> None:
+    """Raises DragomanError for a file that cannot be written, before anything is computed for it."""
+    if path.is_dir():
+        raise DragomanError(f"{path}: is a folder; give a file")
+    try:
+        _beside(path).touch()
+        _beside(path).unlink()
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+def _cannot_write(path: Path, error: OSError) -> DragomanError:
+    return DragomanError(f"{path}: cannot write: {error.strerror or error}; make room there, or give another file")
 
 
 def _write_array(path: Path, parts: "list[Tensor]", width: int) -> None:

@@ -12,6 +12,7 @@ import typer
 from dragoman.cli import search_options as ask
 from dragoman.cli.options import Alpha, Device, ModelPath, Products, Quiet
 from dragoman.cli.overwriting import check_outputs
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, one_line, open_output
 from dragoman.cli.windows import check_files, windows
 from dragoman.errors import UsageError
@@ -141,7 +142,7 @@ def _generate(asked: Mapping[str, Any]) -> None:
     from dragoman.decoding.generate import Generator
 
     generator = Generator.load(asked["model"], device=asked["device"], ensemble=ensemble, precision=asked["precision"])
-    with open_output(asked["output"]) as stream, few_of_a_kind():
+    with open_output(asked["output"]) as stream, few_of_a_kind(), terminable():
         writer = _Writer(stream, as_json=asked["as_json"], with_prompt=not asked["no_prompt"])
         if single:
             _one(generator, prompt, options, writer)

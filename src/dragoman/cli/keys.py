@@ -1,5 +1,7 @@
 """``dragoman keys``: who may ask a server."""
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -38,8 +40,18 @@ def keys(
         raise UsageError(f"{action}: unknown; choose among add, list, remove")
     if (action == "list") is not (name is None):
         raise UsageError(f"{action}: {'takes no NAME' if action == 'list' else 'give the NAME of the key'}")
+    if action == "add" and not (name and name.isprintable()):
+        raise UsageError(f"{name!r}: not a name of a key, which list prints on a line; give one of letters, digits and signs, in UTF-8")
     if action != "add" and not (req_limit is None and char_limit is None):
         raise UsageError(f"{action}: limits are for add")
+    from dragoman.serve.keys import changing
+
+    with nullcontext() if action == "list" else changing(file):
+        _keys(action, name or "", file, {"req_limit": req_limit, "char_limit": char_limit}, as_json=as_json)
+
+
+def _keys(action: str, name: str, file: Path, limits: Mapping[str, int | None], *, as_json: bool) -> None:
+    """What the command does."""
     from dragoman.serve.keys import new_key, read_keys, write_keys
 
     known = read_keys(file) if action != "add" or file.exists() else []
@@ -56,9 +68,9 @@ def keys(
         write_keys(file, [key for key in known if key.name != name])
         notify(f"{file}: the key {name} is removed")
     else:
-        if name in names or name is None:
+        if name in names:
             raise DragomanError(f"{file}: has a key {name!r} already; remove it first, or give another name")
-        text, key = new_key(name, req_limit=req_limit, char_limit=char_limit)
+        text, key = new_key(name, **limits)
         write_keys(file, [*known, key])
         if as_json:
             print_json({"name": name, "key": text})

@@ -65,12 +65,12 @@ class _Notices(logging.Handler):
 
 @contextmanager
 def few_of_a_kind(most: int = 20) -> Iterator[None]:
-    """While the block runs, no more than ``most`` warnings of one kind are said, and then that there are more."""
+    """While the block runs, no more than ``most`` warnings of one kind are said, and then that there are more; errors are all said."""
     seen: dict[str, int] = {}
     logger = logging.getLogger("dragoman")
 
     def passes(record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING:
+        if record.levelno != logging.WARNING:
             return True
         seen[record.msg] = seen.get(record.msg, 0) + 1
         if seen[record.msg] == most + 1:

@@ -38,6 +38,8 @@ def embed(
     """
     if pool not in ("mean", "first", "pooler"):
         raise UsageError(f"pool={pool}: unknown; choose among mean, first, pooler")
+    if pool == "pooler" and bundle.config.model.architecture == "decoder-only":
+        raise DragomanError("a decoder has no pooler; choose mean")
     if pool == "pooler" and bundle.masked_language_model.pooler is None:
         raise DragomanError("the model has no pooler; choose mean or first")
     if pool == "first" and bundle.config.model.architecture != "encoder-only":

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -113,6 +114,8 @@ class _Exchange:
             await self.front.router(self.scope, self._receive, self._send)
         except asyncio.CancelledError:
             raise
+        except ClientDisconnect:  # before its request was whole: nobody is there to be answered
+            self.status = self.status or 499
         except Exception as error:
             if self.started:
                 internal(error)

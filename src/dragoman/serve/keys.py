@@ -5,10 +5,12 @@ import hmac
 import json
 import logging
 import math
+import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,14 @@ from dragoman.errors import DragomanError
 from dragoman.files import write_file
 from dragoman.serve.refusals import RefusalError, busy
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 FORMAT_VERSION = 1
 _MINUTE = 60.0
+_SHA256 = re.compile("[0-9a-f]{64}")
 _log = logging.getLogger("dragoman")
 _CLIENTS = 10_000  # remembered, before those that have long been quiet are forgotten
 
@@ -53,7 +61,7 @@ def read_keys(path: Path) -> list[Key]:
 
 
 def _checked(key: Key) -> Key:
-    if not isinstance(key.name, str) or not isinstance(key.sha256, str) or not re.fullmatch("[0-9a-f]{64}", key.sha256):
+    if not isinstance(key.name, str) or not isinstance(key.sha256, str) or not _SHA256.fullmatch(key.sha256):
         raise ValueError(f"key {key.name!r}")
     for limit in (key.req_limit, key.char_limit):
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
@@ -64,10 +72,26 @@ def _checked(key: Key) -> Key:
 def write_keys(path: Path, keys: list[Key]) -> None:
     """Replaces the file, which only its owner may read."""
     document = {"format": FORMAT_VERSION, "keys": [key.document() for key in keys]}
-    path.touch(mode=0o600, exist_ok=True)
-    mode = path.stat().st_mode & 0o777
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
     write_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     path.chmod(mode)
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """While the block runs no other command changes keys in the folder of this file: what it adds would be lost. Not on Windows."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY) if fcntl is not None else None
+    except OSError as error:
+        raise DragomanError(f"{path}: cannot write: {error.strerror}; give another file") from None
+    try:
+        if folder is not None:
+            with suppress(OSError):  # some disks of a network know no locks
+                fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        if folder is not None:
+            os.close(folder)
 
 
 def new_key(name: str, *, req_limit: int | None, char_limit: int | None) -> tuple[str, Key]:

@@ -48,7 +48,7 @@ def serve(
     places = find_models(paths)
     if settings.keys is not None:
         read_keys(settings.keys)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "python_multipart"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with _listening(settings) as listener:
         address = _address(settings, listener)
