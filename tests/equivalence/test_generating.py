@@ -304,6 +304,8 @@ def test_padding_is_moved_before_the_tokens() -> None:
         ({"temperature": float("nan")}, "temperature=nan"),
         ({"top_p": 1.5}, "top_p=1.5: it must be between 0 and 1"),
         ({"n": 0}, "n=0: it must be 1 or more"),
+        ({"n": 10**30}, "it must be at most 10,000, or no memory holds them"),
+        ({"beam": 10**5}, "beam=100000: it must be at most 1,000, or no memory holds them"),
         ({"max_tokens": 0}, "max_tokens=0: it must be 1 or more"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens=9 and max_tokens=8"),
         ({"stop": "x"}, "give strings that are not empty"),

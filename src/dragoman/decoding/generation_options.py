@@ -8,6 +8,11 @@ from typing import Any
 from dragoman.decoding.beam import check_alpha
 from dragoman.errors import UsageError
 
+MOST_CONTINUATIONS = 10_000
+"""Of one prompt."""
+
+WIDEST_BEAM = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
@@ -37,6 +42,9 @@ class GenerationOptions:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= least):
                 raise UsageError(f"{name}={value}: it must be {least} or more")
+        for name, most in (("n", MOST_CONTINUATIONS), ("beam", WIDEST_BEAM)):
+            if (getattr(self, name) or 0) > most:
+                raise UsageError(f"{name}={getattr(self, name)}: it must be at most {most:,}, or no memory holds them")
         if self.top_p is not None and self.top_p > 1:
             raise UsageError(f"top_p={self.top_p}: it must be between 0 and 1")
         if self.min_tokens > self.max_tokens:
