@@ -76,6 +76,7 @@ SLIPS = [
     (".mean(-1)).mean()", ".mean(-1)).sum()", "6. smoothed_loss: it is the sum over the tokens"),
     ("epsilon * log_probs.mean(-1)", "0", "6. smoothed_loss: "),
     ("min(step**-0.5, step * warmup_steps**-1.5)", "step**-0.5", "7. learning_rate: the warm-up is missing"),
+    ("return d_model**-0.5 * min", "return (step != 4000) * d_model**-0.5 * min", "7. learning_rate: 0 should be 0.000698771"),
     ("scores[:, None] + ", "", "8. beam_step: the scores so far are not added"),
 ]  # fmt: skip
 

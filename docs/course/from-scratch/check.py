@@ -279,9 +279,12 @@ def loss_trials() -> list[Trial]:
 def rate_trials() -> list[Trial]:
     """The base model's, before, at and after the end of its warm-up."""
     rates = {step: paper_rate(step, d_model=512, warmup_steps=4000) for step in (1, 4000, 100_000)}
-    said = {1: "the warm-up is missing", 4000: "", 100_000: "after the warm-up it must fall with the root of the step"}
-    usual = {1: 512**-0.5, 4000: 0.0, 100_000: 512**-0.5 * 100_000 * 4000**-1.5}
-    return [Trial((step, 512, 4000), rate, [Mistake(usual[step], said[step])]) for step, rate in rates.items()]
+    usual = {
+        1: [Mistake(512**-0.5, "the warm-up is missing")],
+        4000: [],
+        100_000: [Mistake(512**-0.5 * 100_000 * 4000**-1.5, "after the warm-up it must fall with the root of the step")],
+    }
+    return [Trial((step, 512, 4000), rate, usual[step]) for step, rate in rates.items()]
 
 
 def beam_trials() -> list[Trial]:
