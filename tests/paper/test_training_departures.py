@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.bundle import load_bundle
 from dragoman.config import Config, TrainingConfig
+from dragoman.data.packing import batch_of
 from dragoman.errors import UsageError
 from dragoman.model.build import build_model
 from dragoman.training.loss import output_loss, rdrop_loss, symmetric_divergence
@@ -205,7 +206,7 @@ def test_bfloat16_products_stay_close() -> None:
 
 def test_an_update_with_r_drop_runs_the_batch_twice_and_an_evaluation_once(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, toy_pairs(6), model={"dropout": 0.3}, rdrop=5.0)
-    batch = trainer._batch(trainer.corpus, torch.arange(6).numpy())
+    batch = batch_of(trainer.corpus, torch.arange(6).numpy(), trainer.bundle.target_tokenizer)
     real, matrix, gold = batch.target_mask, trainer.model.output.weight, batch.target_output[batch.target_mask]
 
     def logits() -> Tensor:

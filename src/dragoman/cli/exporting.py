@@ -34,6 +34,7 @@ def exporting(
         Format,
         typer.Option(
             "--to",
+            metavar="FORMAT",
             help="huggingface: a folder for from_pretrained and AutoTokenizer (Marian, Pegasus, GPT-2, BERT or Llama, by the model's "
             "shape); ctranslate2; or onnx.",
         ),
