@@ -99,7 +99,7 @@ def _beside(path: Path) -> Path:
 
 
 def _cannot_write(path: Path, error: OSError) -> DragomanError:
-    return DragomanError(f"{path}: cannot write: {error.strerror or error}; make room there, or give another file")
+    return DragomanError(f"{path}: cannot write: {error.strerror or error}; give another file")
 
 
 def _write_array(path: Path, parts: "list[Tensor]", width: int) -> None:
