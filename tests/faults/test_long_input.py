@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dragoman.data.tokenizer import Tokenizer
@@ -93,6 +93,7 @@ texts = st.text(st.sampled_from("ab.!?,;: \u00a0\u2028。、」é\u0301👍🏽\
 
 @settings(max_examples=200, deadline=None)
 @given(text=texts, limit=st.integers(1, 40))
+@example(text=". \u2028b", limit=3)
 def test_pieces_fit_and_nothing_is_lost(text: str, limit: int) -> None:
     pieces = split_text(text, fits=lambda piece: len(piece) <= limit)
     assert "".join(piece.text + piece.separator for piece in pieces) == text.strip()

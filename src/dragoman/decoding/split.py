@@ -19,7 +19,7 @@ _WIDE_ENDS, _WIDE_CLAUSES, _WIDE_CLOSING = "。！？｡．", "，、；：､",
 _CUTS = [
     re.compile(pattern)
     for pattern in (
-        rf"(?<=[{_ENDS}])(?<!\.)\s+|(?<=\.)\s+(?![a-zß-öø-ÿа-яё])|(?<=[{_ENDS}][{_CLOSING}])\s+"
+        rf"(?<=[{_ENDS}])(?<!\.)\s+|(?<=\.)\s++(?![a-zß-öø-ÿа-яё])|(?<=[{_ENDS}][{_CLOSING}])\s+"
         rf"|(?<=[{_WIDE_ENDS}])(?![{_WIDE_ENDS}{_WIDE_CLOSING}])\s*|(?<=[{_WIDE_ENDS}][{_WIDE_CLOSING}])(?![{_WIDE_CLOSING}])\s*",
         rf"(?<=[{_CLAUSES}])\s+|(?<=[{_WIDE_CLAUSES}])\s*",
         r"\s+",
