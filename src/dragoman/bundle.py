@@ -23,8 +23,7 @@ from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder, require_new, write_file
 from dragoman.model.build import build_model
-from dragoman.model.encoder_decoder import EncoderDecoder
-from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
+from dragoman.model.transformer import EncoderDecoder, LanguageModel, MaskedLanguageModel, Model
 from dragoman.presets import count_parameters, describe_sizes
 
 FORMAT_VERSION = 1

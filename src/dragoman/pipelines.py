@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -226,11 +225,9 @@ def _load(model: str | Path, device: str | int) -> Bundle:
     where, path = pick_device(name), Path(model)
     if path.exists() and not _is_huggingface(path):
         return load_bundle(path, device=str(where))
-    try:
-        load_huggingface = import_module("dragoman.interop.huggingface").load_huggingface
-    except ImportError:
-        raise DragomanError(f"{model}: neither a bundle nor a run; give the folder of one") from None
-    bundle: Bundle = load_huggingface(model)
+    from dragoman.interop.huggingface import load_huggingface
+
+    bundle = load_huggingface(model)
     bundle.model.to(where)
     return bundle
 

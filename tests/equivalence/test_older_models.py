@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from dragoman.decoding.beam import beam_search, length_penalty
 from dragoman.decoding.prepared import step_of
 from dragoman.decoding.step import TransformerStep
+from dragoman.model import EncoderDecoder
 from dragoman.model.convolutional import ConvolutionalEncoder, GatedConvolution
 from dragoman.model.dropout import FastDropout
-from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.recurrent import CellState, GRUCell, LSTMCell
 from paper.models import random_ids, random_numbers, small_model, token_mask
 

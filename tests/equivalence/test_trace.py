@@ -36,8 +36,7 @@ def test_traced_is_untraced_to_the_last_bit_and_fused_to_rounding(bundle: Bundle
         assert torch.equal(traced, untraced)
         assert torch.equal(logits(plain), untraced)
     assert (traced - fused).abs().max() < 1e-5
-    name = "biased" if bundle.model.output_bias is not None else "output.logits"
-    assert np.array_equal(trace.array(name), traced[0].numpy())
+    assert np.array_equal(trace.array("output.logits"), traced[0].numpy())
 
 
 def test_the_model_keeps_its_kernel_its_weights_and_no_hook(bundle: Bundle) -> None:

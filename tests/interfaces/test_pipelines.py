@@ -33,7 +33,7 @@ def test_text_generation() -> None:
     [
         ({"max_new_tokens": 0}, "max_tokens=0: it must be 1 or more"),
         ({"max_new_tokens": 2, "max_length": 6}, "max_new_tokens=2 with max_length=6: both say where to stop"),
-        ({"num_beams": 0}, "beam=0: it must be 1 or more"),
+        ({"num_beams": 0}, "num_beams=0: it must be 1 or more"),
         ({"num_beams": 2, "temperature": 0.5}, "temperature=0.5 with beam=2: a search draws nothing"),
         ({"do_sample": False, "temperature": 0.5}, "temperature=0.5 with do_sample=False: nothing is drawn"),
         ({"do_sample": False, "top_k": 5}, "top_k=5 with temperature=0: nothing is drawn"),

@@ -42,7 +42,6 @@ def test_the_papers_own_lines_are_shown_in_a_walk_of_the_papers_model() -> None:
     """What only a named departure computes is not among them."""
     others = {
         "inner = swish(",
-        "biased",
         "turned",
         "learned positions",
         "x + Sublayer(LayerNorm(x))",

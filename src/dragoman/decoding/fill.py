@@ -107,9 +107,8 @@ def mask_text(tokenizer: Tokenizer) -> str:
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of a text with masks, start and end token included; a space before a mask belongs to the word that the mask stands for."""
     assert tokenizer.mask is not None
-    kind: str = tokenizer.kind
     *others, last = text.split(mask_text(tokenizer))
-    parts = [part if kind == "characters" else part.removesuffix(" ") for part in others] + [last]
+    parts = [part if tokenizer.kind == "characters" else part.removesuffix(" ") for part in others] + [last]
     ids = [tokenizer.bos, *tokenizer.encode(parts[0])]
     for part in parts[1:]:
         ids += [tokenizer.mask, *_following(tokenizer, part)]

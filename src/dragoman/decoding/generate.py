@@ -283,7 +283,6 @@ def opening(bundle: Bundle) -> list[int]:
     the beginning of whole files alone.
     """
     tokenizer = bundle.target_tokenizer
-    kind: str = tokenizer.kind
-    if kind == "foreign":
-        return [*getattr(tokenizer, "opening", ())]
+    if tokenizer.kind == "foreign":
+        return [*tokenizer.opening]
     return [] if bundle.config.data.documents == "file" else [tokenizer.bos]

@@ -191,7 +191,7 @@ class PreparedStep(StepModel[Prepared]):
         self.encoder = with_products(model.encoder, precision)
         self.layers = [_Layer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
         bias = model.output_bias
-        self.project = model.project if precision == "fp32" else _Product(model.output, precision=precision, bias=bias)
+        self.project = partial(model.output.logits, bias=bias) if precision == "fp32" else output_product(model.output, bias, precision)
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""

@@ -57,7 +57,7 @@ def piece_of(tokenizer: Tokenizer, token: int) -> str:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredTarget:
     """A target, the hidden states (T, D) that choose its tokens, and the log-probabilities (T, V) of all that could stand there."""
 
     side: Side
@@ -98,21 +98,16 @@ class Explanation:
 
     bundle: Bundle
     source: Side
-    target: Scored
+    target: ScoredTarget
     beams: BeamRecord | None  # of a model that translates
     chosen: int
-    reference: Scored | None
+    reference: ScoredTarget | None
     trace: Trace
     timing_ms: dict[str, float] = field(default_factory=dict)
 
     def module(self, path: str) -> nn.Module:
         """The module of a place in the model, by its names as in `modules_of`."""
         return next(module for place, module in modules_of(self.bundle.model) if place == path)
-
-    @property
-    def logits(self) -> str:
-        """The name of the logits in the trace."""
-        return "biased" if "biased" in self.trace else "output.logits"
 
     @property
     def kinds(self) -> list[str]:
@@ -301,7 +296,7 @@ def _of_one_text(bundle: Bundle, model: LanguageModel | MaskedLanguageModel, tex
             hidden = plain.transform(plain.encode(ids, torch.ones_like(ids, dtype=torch.bool)))
         log_probs = plain.project(hidden).float().log_softmax(-1)  # (1, T, V)
     clock.lap("trace")
-    scored = Scored(sides[1], hidden[0].float().cpu().numpy(), log_probs[0].cpu().numpy())
+    scored = ScoredTarget(sides[1], hidden[0].float().cpu().numpy(), log_probs[0].cpu().numpy())
     return Explanation(bundle, sides[0], scored, None, 0, None, trace, clock.laps)
 
 
@@ -350,7 +345,7 @@ def _checked(bundle: Bundle, side: Side, name: str) -> Side:
     return side
 
 
-def _scored(model: Transformer, source: Side, target: Side, bos: int) -> Scored:
+def _scored(model: Transformer, source: Side, target: Side, bos: int) -> ScoredTarget:
     """A whole target in one pass, without a cache; a trace that is on gets every number of it."""
     device = model.output.weight.device
     ids = torch.tensor([source.ids], device=device)  # (1, S)
@@ -358,4 +353,4 @@ def _scored(model: Transformer, source: Side, target: Side, bos: int) -> Scored:
     mask = torch.ones_like(ids, dtype=torch.bool)
     hidden = model.decode(given, model.encode(ids, mask), mask)  # (1, T, D)
     log_probs = model.project(hidden).float().log_softmax(-1)  # (1, T, V)
-    return Scored(target, hidden[0].float().cpu().numpy(), log_probs[0].cpu().numpy())
+    return ScoredTarget(target, hidden[0].float().cpu().numpy(), log_probs[0].cpu().numpy())

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from dragoman.explain.answer import Explanation, Scored, piece_of
+from dragoman.explain.answer import Explanation, ScoredTarget, piece_of
 from dragoman.explain.attention import shown_piece, text_width
 from dragoman.explain.beams import BeamRecord, Candidate
 from dragoman.html import escaped, table
@@ -11,7 +11,7 @@ from dragoman.html import escaped, table
 _BOX, _LINE, _LETTERS = 96, 24, 13
 
 
-def tinted(scored: Scored) -> str:
+def tinted(scored: ScoredTarget) -> str:
     """The tokens, each marked by its probability: paler the less probable, and dotted below one half."""
     parts = []
     for piece, score, rank in zip(scored.side.pieces, scored.token_scores.tolist(), scored.ranks(), strict=True):
@@ -113,7 +113,7 @@ def _short(text: str) -> str:
     return kept if kept == text else f"{kept[:-1]}…"
 
 
-def token_steps(found: Explanation, scored: Scored, caption: str, count: int = 5) -> str:
+def token_steps(found: Explanation, scored: ScoredTarget, caption: str, count: int = 5) -> str:
     """Each token with its probability, the doubt of the model, and what could have stood there instead."""
     tokenizer = found.bundle.target_tokenizer
     parts = [f"<table>\n<caption>{escaped(caption)}</caption>"]

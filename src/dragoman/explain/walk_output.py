@@ -30,7 +30,7 @@ def projection(found: Explanation, focus: Focus) -> Step:
     """Step 15: the output matrix."""
     place, model = focus.target, found.bundle.model
     matrix = model.output.weight.detach().cpu().numpy()  # (V, D)
-    ours, bias = found.trace.array(found.logits), model.output_bias  # (T, V), (V)
+    ours, bias = found.trace.array("output.logits"), model.output_bias  # (T, V), (V)
     computed = again.linear(again.exact(found.target.hidden[place]), matrix, None if bias is None else bias.detach().cpu().numpy())
     tokenizer = found.bundle.target_tokenizer
     best = np.argsort(-ours[place], kind="stable")[:_TOP]
@@ -48,14 +48,14 @@ def projection(found: Explanation, focus: Focus) -> Step:
         m.equation(f"logits = x E^T , E ∈ ℝ^{{{matrix.shape[0]:,} × {matrix.shape[1]}}}"),
         (Table(f"The largest logits at position {place}", ("piece", "id", "logit"), rows),),
         (Check.of("all logits of the position", ours[place], computed),),
-        lines_of(found.trace, "output.logits", "biased"), found.logits,
+        lines_of(found.trace, "output.logits"), "output.logits",
     )  # fmt: skip
 
 
 def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
     """Step 16: probabilities of the next token."""
     place, target = focus.target, found.target
-    logits, log_probs = again.exact(found.trace.array(found.logits)[place]), target.log_probs[place]
+    logits, log_probs = again.exact(found.trace.array("output.logits")[place]), target.log_probs[place]
     tokenizer = found.bundle.target_tokenizer
     rows = [(piece_of(tokenizer, token), p, float(log_probs[token])) for token, p in target.top(_TOP)[place]]
     rest = 1 - sum(row[1] for row in rows)
@@ -68,7 +68,7 @@ def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
         m.equation(f"p = softmax(logits) , H = - ∑ p log p = {target.entropy()[place]:.4f}"),
         (Table(f"What could stand at position {place}", ("piece", "p", "log p"), (*rows, ("all others", max(rest, 0.0), "")), ("p",)),),
         (Check.of("log p of the whole vocabulary", log_probs, again.log_softmax(logits)),),
-        lines_of(found.trace, "output.logits", "biased"), found.logits,
+        lines_of(found.trace, "output.logits"), "output.logits",
     )  # fmt: skip
 
 

@@ -4,10 +4,9 @@ from dragoman.model.attention import FusedAttention, MultiHeadAttention, ScaledD
 from dragoman.model.build import build_model
 from dragoman.model.cache import Cache, DecoderCache, SelfCache
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, RotaryPositions, sinusoids
-from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.layers import DecoderLayer, EncoderLayer, FeedForward, GatedFeedForward
 from dragoman.model.masks import causal_mask, padding_mask
-from dragoman.model.transformer import Decoder, Encoder, LanguageModel, MaskedLanguageModel, Model, Transformer
+from dragoman.model.transformer import Decoder, Encoder, EncoderDecoder, LanguageModel, MaskedLanguageModel, Model, Transformer
 
 __all__ = [
     "Cache",

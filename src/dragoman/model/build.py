@@ -13,7 +13,6 @@ from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.convolutional import ConvolutionalDecoder, ConvolutionalDecoderLayer, ConvolutionalEncoder, GatedConvolution
 from dragoman.model.dropout import FastDropout
 from dragoman.model.embedding import Embedding, LearnedPositions, NoPositions, PositionalEncoding, RotaryPositions
-from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -26,7 +25,7 @@ from dragoman.model.layers import (
 )
 from dragoman.model.linear import Linear
 from dragoman.model.recurrent import GRUCell, LSTMCell, RecurrentDecoder, RecurrentEncoder
-from dragoman.model.transformer import Decoder, Encoder, LanguageModel, MaskedLanguageModel, Model, Transformer
+from dragoman.model.transformer import Decoder, Encoder, EncoderDecoder, LanguageModel, MaskedLanguageModel, Model, Transformer
 
 _Any = TypeVar("_Any", Transformer, LanguageModel, MaskedLanguageModel)
 

@@ -36,9 +36,9 @@ class Embedding(nn.Module):
         embedded = F.embedding(tokens, self.weight)  # §3.4 rows = E[token]
         return embedded if self.scale == 1 else embedded * self.scale  # §3.4 embedded = E[token] · √d_model
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (…, D) against every row of the matrix; returns (…, V)."""
-        return F.linear(hidden, self.weight)  # §3.4 logits = x Eᵀ
+    def logits(self, hidden: Tensor, bias: Tensor | None = None) -> Tensor:
+        """hidden (…, D) against every row of the matrix; returns (…, V). A ``bias`` (V,) is a named departure."""
+        return F.linear(hidden, self.weight, bias)  # §3.4 logits = x Eᵀ
 
 
 def sinusoids(length: int, d_model: int, *, concatenated: bool = False, base: float = 10_000) -> Tensor:

@@ -13,8 +13,7 @@ from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.model.build import build_model
 from dragoman.model.embedding import Embedding
-from dragoman.model.encoder_decoder import EncoderDecoder
-from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
+from dragoman.model.transformer import EncoderDecoder, LanguageModel, MaskedLanguageModel, Model
 from dragoman.training.records import read_run
 
 
