@@ -125,7 +125,7 @@ def test_prompts_come_from_a_pipe_too(models: Path, run: Run) -> None:
         (["fill", "story", "x"], 1, "decoder-only, and not one that fills in what is masked: use dragoman generate"),
         (["embed", "bert", "text", "--pool", "max"], 2, "--pool max: unknown; choose among mean, first, pooler"),
         (["embed", "story", "text", "--pool", "pooler"], 1, "a decoder has no pooler; choose mean"),
-        (["embed", "bert", "text", "-o", "none/v.npz"], 1, "none/v.npz: cannot write: No such file or directory; make room there, or"),
+        (["embed", "bert", "text", "-o", "none/v.npz"], 1, "none/v.npz: cannot write: No such file or directory; give another file"),
         (["score", "bert", "--test", "text", "--alpha", "1"], 2, "--alpha: a pseudo-likelihood has no length penalty"),
         (["score", "llama", "--test", "nowhere"], 1, "nowhere: no such file; the model is decoder-only, so give text files"),
         (["translate", "story", "text"], 1, "decoder-only, and not one that translates: use dragoman generate"),
