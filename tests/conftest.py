@@ -1,5 +1,6 @@
-"""Shared by all tests: one torch thread, the real corpora where they are, and a command line that must succeed."""
+"""Shared by all tests: one thread, no waiting for the disk, the real corpora where they are, and a command line that must succeed."""
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,21 @@ import torch
 from dragoman.cli import main
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start: as many run beside each other as there are cores
+
+
+def unsynced(descriptor: int) -> None:
+    """In place of `os.fsync`, of which a training of two steps calls sixty: what a test writes need not outlast a power cut."""
+    os.fstat(descriptor)  # raises what the other would for a descriptor that is none
+
+
+os.fsync = unsynced
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 
 MODULES = ("training.run", "training.trainer", "training.report", "decoding.translate", "evaluation.evaluate")
+LATER = ("torch._dynamo", "sacrebleu", "numpy.random")
+"""What those import when they are called: PyTorch's optimisers alone take longer to come than a training of a few steps."""
 CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
@@ -56,6 +58,8 @@ def _serve(address: str) -> None:
 
     for name in [*(f"cli.{MODULE_OF.get(verb, verb)}" for verb in VERBS), *MODULES]:
         import_module(f"dragoman.{name}")
+    for name in LATER:
+        import_module(name)
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:

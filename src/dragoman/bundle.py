@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -28,6 +29,9 @@ from dragoman.presets import count_parameters, describe_sizes
 
 FORMAT_VERSION = 1
 """Written into config.json; a bundle of a higher number comes from a newer Dragoman and is refused."""
+
+version_of = cache(version)
+"""The version of an installed package; read once, for it takes as long as a step of a small model."""
 
 _ARCHITECTURE = "transformer"
 _Kind = TypeVar("_Kind", EncoderDecoder, LanguageModel, MaskedLanguageModel)
@@ -94,7 +98,7 @@ def save_settings(folder: Path, bundle: Bundle) -> None:
     """Writes all that a bundle holds but its weights and its card: config.json and the tokenizers."""
     document = {
         "format_version": FORMAT_VERSION,
-        "dragoman_version": version("dragoman"),
+        "dragoman_version": version_of("dragoman"),
         "architecture": _ARCHITECTURE,
         "config": bundle.config.model_dump(mode="json"),
         "info": dict(bundle.info),

@@ -2,8 +2,10 @@
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,39 +17,53 @@ ANSWERS = re.findall(r"^```python solution\n(.*?)^```$", PAGE.read_text(encoding
 NAMES = [re.match(r"def (\w+)", answer)[1] for answer in ANSWERS]  # type: ignore[index]
 
 
-def checked(path: Path, text: str, *arguments: str) -> tuple[int, list[str], str]:
-    path.write_text(HEAD + text, encoding="utf-8")
-    command = [sys.executable, str(FOLDER / "check.py"), "--file", str(path), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    return result.returncode, result.stdout.split("\n"), result.stderr
+Checked = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def checked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Checked:
+    """``python check.py ARGUMENTS`` without a process of its own: its exit status, and what it writes."""
+
+    def checked(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [str(FOLDER / "check.py"), *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(FOLDER / "check.py"), run_name="__main__")
+        out, err = capsys.readouterr()
+        if isinstance(ended.value.code, str):  # which the interpreter says at its end
+            return 1, out, f"{err}{ended.value.code}\n"
+        return int(ended.value.code or 0), out, err
+
+    return checked
 
 
 def test_the_page_has_an_answer_to_each_exercise_and_all_are_right(tmp_path: Path) -> None:
+    """As a reader starts it."""
     exercises = re.findall(r"^def (\w+)", (FOLDER / "exercises.py").read_text(encoding="utf-8"), re.M)
     assert exercises == NAMES
-    status, lines, errors = checked(tmp_path / "mine.py", "\n\n".join(ANSWERS))
-    assert lines == [*(f"{number}. {name}: right" for number, name in enumerate(NAMES, start=1)), "8 of 8 right", ""]
-    assert (status, errors) == (0, "")
+    (tmp_path / "mine.py").write_text(HEAD + "\n\n".join(ANSWERS), encoding="utf-8")
+    command = [sys.executable, str(FOLDER / "check.py"), "--file", str(tmp_path / "mine.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert result.stdout.split("\n") == [*(f"{number}. {name}: right" for number, name in enumerate(NAMES, start=1)), "8 of 8 right", ""]
+    assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_an_answer_that_is_written_into_the_file_of_exercises_needs_nothing_more(tmp_path: Path) -> None:
+def test_an_answer_that_is_written_into_the_file_of_exercises_needs_nothing_more(tmp_path: Path, checked: Checked) -> None:
     text = (FOLDER / "exercises.py").read_text(encoding="utf-8")
     for name, answer in zip(NAMES, ANSWERS, strict=True):
         body, head = answer.partition(":\n")[2], text.index(f"def {name}(")
         text = text[:head] + text[head:].replace("    raise NotImplementedError\n", body, 1)
     (tmp_path / "exercises.py").write_text(text, encoding="utf-8")
-    command = [sys.executable, str(FOLDER / "check.py"), "--file", str(tmp_path / "exercises.py")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert (result.returncode, result.stdout.splitlines()[-1:], result.stderr) == (0, ["8 of 8 right"], ""), result.stdout
+    status, out, err = checked("--file", tmp_path / "exercises.py")
+    assert (status, out.splitlines()[-1:], err) == (0, ["8 of 8 right"], ""), out
 
 
-def test_an_empty_file_of_exercises_is_not_written_yet() -> None:
-    result = subprocess.run([sys.executable, str(FOLDER / "check.py")], capture_output=True, text=True, timeout=100)
-    assert result.stdout.splitlines() == [
+def test_an_empty_file_of_exercises_is_not_written_yet(checked: Checked) -> None:
+    status, out, err = checked()
+    assert out.splitlines() == [
         *(f"{number}. {name}: not written yet" for number, name in enumerate(NAMES, start=1)),
         "0 of 8 right",
     ]
-    assert (result.returncode, result.stderr) == (1, "")
+    assert (status, err) == (1, "")
 
 
 SLIPS = [
@@ -115,26 +131,36 @@ def in_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     return Check(tmp_path, capsys)
 
 
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    status, _, errors = checked(tmp_path / "mine.py", "def attention(:\n    pass\n")
-    assert (status, errors) == (
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, checked: Checked) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(f"{HEAD}import nothing_of_the_kind\n", encoding="utf-8")
+    status, _, errors = checked("--file", mine)
+    assert (status, errors.count("\n")) == (1, 1)
+    assert "line 3: reading the file ends in ModuleNotFoundError" in errors
+    mine.write_text(f"{HEAD}raise SystemExit(0)\n", encoding="utf-8")
+    status, _, errors = checked("--file", mine)
+    assert (status, errors.count("\n")) == (1, 1)
+    assert "line 3: reading the file ends in SystemExit" in errors
+    status, _, errors = checked("--file", tmp_path / "gone.py")
+    assert (status, errors.count("\n")) == (1, 1)
+    assert "there is no such file" in errors
+
+
+def test_a_file_that_is_not_python_is_one_sentence(tmp_path: Path) -> None:
+    """As a reader starts it."""
+    (tmp_path / "mine.py").write_text(f"{HEAD}def attention(:\n    pass\n", encoding="utf-8")
+    command = [sys.executable, str(FOLDER / "check.py"), "--file", str(tmp_path / "mine.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stderr) == (
         1,
         f"{tmp_path / 'mine.py'}, line 3: Python does not understand this line (invalid syntax); mend it first\n",
     )
-    status, _, errors = checked(tmp_path / "mine.py", "import nothing_of_the_kind\n")
-    assert (status, errors.count("\n")) == (1, 1)
-    assert "line 3: reading the file ends in ModuleNotFoundError" in errors
-    status, _, errors = checked(tmp_path / "mine.py", "raise SystemExit(0)\n")
-    assert (status, errors.count("\n")) == (1, 1)
-    assert "line 3: reading the file ends in SystemExit" in errors
-    command = [sys.executable, str(FOLDER / "check.py"), "--file", str(tmp_path / "gone.py")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
-    assert "there is no such file" in result.stderr
 
 
-def test_a_half_done_exercise_is_told_from_the_rest(tmp_path: Path) -> None:
-    status, lines, errors = checked(tmp_path / "mine.py", "\n\n".join(ANSWERS[:3]))
+def test_a_half_done_exercise_is_told_from_the_rest(tmp_path: Path, checked: Checked) -> None:
+    (tmp_path / "mine.py").write_text(HEAD + "\n\n".join(ANSWERS[:3]), encoding="utf-8")
+    status, out, errors = checked("--file", tmp_path / "mine.py")
+    lines = out.split("\n")
     assert (status, errors) == (1, "")
     assert lines[2:5] == [
         "3. causal_mask: right",

@@ -35,7 +35,9 @@ def test_japanese_and_french_dates() -> None:
 
 
 def test_what_it_shows_is_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With time for one step: the folder beside an earlier one, the text, and each command, which run.json can repeat."""
+    """With few days and time for one step: the folder beside an earlier one, the text, and each command, which run.json can repeat."""
+    for name, count in {"test": 20, "valid": 5, "train": 600}.items():
+        monkeypatch.setitem(DATES, name, count)
     monkeypatch.chdir(tmp_path)
     Path("runs/demo").mkdir(parents=True)
     assert main(["demo", "--pairs", "en-de", "--minutes", "0.00001", "--seed", "3"]) == 0

@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers
+from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers, version_of
 from dragoman.config import LARGEST, Config, Settings
 from dragoman.data.corpus import Corpus
 from dragoman.data.documents import text_files
@@ -86,7 +85,8 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
     facts = {
         "argv": list(argv),
         "seed": config.training.seed,
-        "versions": {name: version(name) for name in ("dragoman", "torch", "tokenizers", "numpy")} | {"python": platform.python_version()},
+        "versions": {name: version_of(name) for name in ("dragoman", "torch", "tokenizers", "numpy")}
+        | {"python": platform.python_version()},
         "platform": platform.platform(),
         "settings": config.model_dump(mode="json"),
         **started,
