@@ -66,7 +66,7 @@ def benchmarks() -> str:
         "Every figure of this project comes from a script in `benchmarks/`, and this page is made from the files that the scripts leave "
         "there. Times depend on the machine, which others may have used at the same time; compare what one script measured by turns, and "
         "nothing else.",
-        "", "| script | result | when and where | command |", "|---|---|---|---|",
+        "", "| script and command | result | when and where |", "|---|---|---|",
     ]  # fmt: skip
     silent = []
     for script in sorted((PROJECT / "benchmarks").glob("*.py")):
@@ -96,7 +96,7 @@ def result_rows(what: str, result: dict[str, Any]) -> Iterator[str]:
     where += [f"{threads} {'thread' if str(threads) == '1' else 'threads'}"] if threads else []
     where += [f"PyTorch {result['torch']}"] if "torch" in result else []
     lines = "<br>".join(line.replace("|", "\\|") for line in figures(result))
-    yield f"| {what} | {lines} | {'<br>'.join([result.get('date', ''), *where])} | `{result['command']}` |"
+    yield f"| {what}<br>`{result['command']}` | {lines} | {'<br>'.join([result.get('date', ''), *where])} |"
 
 
 _ABOUT = (
