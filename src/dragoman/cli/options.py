@@ -161,6 +161,12 @@ Precision = Annotated[
         "has only that).",
     ),
 ]
+MaxMinutes = Annotated[
+    float | None,
+    typer.Option(
+        "--max-minutes", metavar="M", min=0, help="Minutes after which to stop, evaluations and earlier parts of the run included."
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import DryRun, Overrides, Paths, Precision, Quiet, StartFrom, TensorBoardFiles, TrainingData, TrainingDevice
+from dragoman.cli.options import (
+    DryRun,
+    MaxMinutes,
+    Overrides,
+    Paths,
+    Precision,
+    Quiet,
+    StartFrom,
+    TensorBoardFiles,
+    TrainingData,
+    TrainingDevice,
+)
 from dragoman.cli.stops import interruptible, say_farewell
 from dragoman.cli.streams import follows, hush, launched, notify
 from dragoman.config import Config
@@ -47,12 +58,7 @@ def train(
     start: StartFrom = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", metavar="N", min=1, help="Updates after which to stop.")] = None,
-    max_minutes: Annotated[
-        float | None,
-        typer.Option(
-            "--max-minutes", metavar="M", min=0, help="Minutes after which to stop, evaluations and earlier parts of the run included."
-        ),
-    ] = None,
+    max_minutes: MaxMinutes = None,
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", min=0, help="Seed of weights, dropout and the order of the data.")
     ] = None,
