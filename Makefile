@@ -1,7 +1,8 @@
 # On a machine with Python 3.11 or newer and make:
 #   make demo     the whole of Dragoman once, on data made on the spot
 #   make test     every check that .ci/run runs, the tests in two processes (PROCESSES=2)
-#   make docs     the documentation as pages, in site/: open site/index.html
+#   make docs     the documentation as pages, in site/: open site/index.html (its search wants a server: python3 -m http.server -d site)
+#   make docs-slow  what the pages tell to type and takes minutes: run, compared, its date renewed (PAGES=docs/choosing.md)
 # All install into .venv, at the versions of requirements.lock, and install again only when that file or pyproject.toml changes.
 # pip's own settings hold (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …); see README.md for choosing a build of PyTorch.
 
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
 INPUTS := requirements.lock pyproject.toml
 
-.PHONY: help demo test docs format clean
+.PHONY: help demo test docs docs-slow format clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -30,6 +31,9 @@ test: $(VENV)/test.stamp
 
 docs: $(VENV)/test.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-slow: $(VENV)/test.stamp
+	$(BIN)/python tests/documents.py $(PAGES)
 
 format: $(VENV)/test.stamp
 	$(BIN)/ruff format .

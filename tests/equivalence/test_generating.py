@@ -286,7 +286,7 @@ def test_models_together_and_products_in_eight_bits() -> None:
         found, _ = step.next(source[:, 0], step.start(source, mask))
         torch.testing.assert_close(found, wanted, atol=close, rtol=0)
         assert not torch.equal(found, wanted)
-    with pytest.raises(UsageError, match="precision='fp8': unknown"):
+    with pytest.raises(UsageError, match="precision=fp8: unknown"):
         Generator(bundle, precision="fp8")  # type: ignore[arg-type]
 
 
@@ -311,7 +311,7 @@ def test_padding_is_moved_before_the_tokens() -> None:
         ({"stop": "x"}, "give strings that are not empty"),
         ({"stop": ("",)}, "give strings that are not empty"),
         ({"beam": 2, "seed": 3}, "seed=3 with beam=2: a search draws nothing"),
-        ({"beam": 2, "n": 3}, "n=3 with beam=2: n must be at most the beam"),
+        ({"beam": 2, "n": 3}, "n=3 with beam=2: it must be at most the beam"),
         ({"alpha": 1.0}, "alpha=1.0 is for beam search"),
         ({"temperature": 0, "n": 2}, "n=2 with temperature=0"),
         ({"temperature": 0, "top_k": 2}, "top_k=2 with temperature=0: nothing is drawn"),

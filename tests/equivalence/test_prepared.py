@@ -148,7 +148,7 @@ def test_a_model_that_is_watched_later_keeps_its_layers_or_is_refused(side: str)
 
 def test_a_precision_that_a_model_does_not_have_is_refused() -> None:
     bundle = fx_rand(seed=4, positions="rotary")
-    with pytest.raises(UsageError, match="precision='int8' is for Transformers without rotary positions"):
+    with pytest.raises(UsageError, match="precision=int8 is for Transformers without rotary positions"):
         Translator(bundle, precision="int8")
 
 

@@ -268,6 +268,38 @@ def test_another_tokenizer_or_corpus_is_refused_by_name(data: Path, tmp_path: Pa
     assert "the training data changed since" in capsys.readouterr().err
 
 
+def test_a_damaged_tokenizer_of_a_run_is_refused_and_kept(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert noisy(run, data, "--max-steps", "2") == 0
+    broken = (run / "tokenizer.json").read_bytes()[:100]
+    (run / "tokenizer.json").write_bytes(broken)
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "4", "--quiet") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{run / 'tokenizer.json'}: not a tokenizer, or damaged" in line
+    assert line.endswith("restore the file from the model it belongs to; the run's checkpoints have it too")
+    assert (run / "tokenizer.json").read_bytes() == broken
+    (run / "tokenizer.json").write_bytes((run / "checkpoints/step-000002/tokenizer.json").read_bytes())
+    assert train(run, None, "--max-steps", "4") == 0
+
+
+def test_settings_whose_end_is_lost_are_refused_and_not_filled_up(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert noisy(run, data, "--max-steps", "2") == 0
+    whole = (run / "config.toml").read_text("utf-8")
+    short = whole[: whole.index("\n", whole.index("warmup_steps = ")) + 1]
+    (run / "config.toml").write_text(short, "utf-8")
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "4", "--quiet") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    lost = whole[len(short) :].count(" = ")
+    assert f"{run / 'config.toml'}: {lost} settings of the run are missing, training." in line
+    assert "start a new run" in line
+    assert (run / "config.toml").read_text("utf-8") == short
+    (run / "config.toml").write_text(whole, "utf-8")
+    assert train(run, None, "--max-steps", "4") == 0
+
+
 def test_changed_settings_are_told_and_those_of_model_and_data_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """The scripts of benchmarks/ that need no long measurement: what they count, and that the pages say what they print."""
 
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from dragoman.explain.cost import EXAMPLE, cost_facts, readable
 from dragoman.model.attention import ScaledDotProductAttention
 from dragoman.model.build import build_model
-from dragoman.presets import resolve_config
+from dragoman.presets import PRESETS, count_parameters, resolve_config
 from dragoman.training.loss import smoothed_cross_entropy
 
 PROJECT = Path(__file__).parents[2]
@@ -57,6 +59,29 @@ def test_the_page_has_the_measurements_of_parsing() -> None:
             scores = f"{each['f1_with_errors']:.2f} | {each['f1']:.2f} | {each['sentences_without_a_tree']}"
             row = f"| {name.split()[0]} | {each['beam']} | {'yes' if each['only_trees'] else 'no'} | {scores} |"
             assert row in page, row
+
+
+def test_the_page_of_budgets_has_what_the_sizes_and_the_measurements_say() -> None:
+    """docs/choosing.md: the row of each preset that it names, the speeds, and what came of twenty minutes."""
+    page = (PROJECT / "docs/choosing.md").read_text("utf-8")
+    names = re.findall(r"^\| `([\w-]+)` \| [\d,]{7,} \|", page, re.M)
+    assert {"tiny", "small", "base", "big"} <= set(names)
+    for name in names:
+        entries = PRESETS[name].changes.get("data", {}).get("vocabulary_size", 40_960)
+        model = resolve_config(name, flags={"model": {"source_vocabulary": entries, "target_vocabulary": entries}}).model
+        facts, tokens = cost_facts(model), EXAMPLE if model.single else 2 * EXAMPLE
+        kept, work = facts["bytes"], readable(facts["flops"]["training"] / tokens, "FLOP")
+        memory = f"{readable(kept['weights'], 'B')} | {readable(kept['training'], 'B')}"
+        row = f"| `{name}` | {count_parameters(model):,} | {entries:,} | {memory} | {work} |"
+        assert row in page, row
+    for name, result in (("tiny", "training_speed.tiny"), ("base", "training_speed.base-loop")):
+        measured = json.loads((PROJECT / f"benchmarks/{result}.json").read_text("utf-8"))["contenders"]
+        speeds = " | ".join(f"{measured[f'dragoman-{kind}']['tokens_a_second']:,}" for kind in ("fp32", "bf16"))
+        row = f"| `{name}` | {speeds} | {measured['dragoman-fp32']['peak_memory_bytes']['mem'] / 1e9:.2f} GB |"
+        assert row in page, row
+    for result in ("raw", "bpe"):
+        score = json.loads((PROJECT / f"benchmarks/multi30k.{result}.json").read_text("utf-8"))["bleu"]["test 2016, best, beam 4"]["mean"]
+        assert f"{score:.2f}" in page, score
 
 
 def test_its_arguments_are_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,17 @@ def test_every_option_has_a_sentence(capsys: pytest.CaptureFixture[str], monkeyp
         starts = [line for line in options if line.startswith("  -")]
         assert starts
         assert [line for line in starts if len(line.split("  ", 2)[-1].split()) < 3 and len(line) < 40] == []
+
+
+def test_help_names_values_and_no_types_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in VERBS:
+        assert main([verb, "--help"]) == 0
+        text = capsys.readouterr().out.replace("<tab>", "")
+        assert re.findall(r"<(?:str|int|float|path|list|file|dir)\b[^>]*>|list\[", text) == [], verb
+    main(["translate", "--help"])
+    text = capsys.readouterr().out
+    assert "\n  FILE…  " in text
+    assert "\n  MODEL  " in text
 
 
 def test_alpha_says_its_formula_and_direction(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,23 +1,24 @@
 """The documents cannot rot: what they name exists, and what they tell a reader to type is typed."""
 
 import ast
+import html
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from documents import PAGES, PROJECT, Block, blocks_of, marks_of, run_slow
 from warm_command import warm_command
 
-PROJECT = Path(__file__).parents[2]
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 SYMBOL = re.compile(r"`((?:\w+/)*\w+\.py):([\w.]+)`")
 TEST = re.compile(r"`((?:\w+/)*test_\w+\.py)::(\w+)`")
 DECISIONS = (
@@ -67,10 +68,96 @@ def test_every_named_test_exists() -> None:
     assert missing == []
 
 
+def headings_of(page: Path) -> set[str]:
+    """The anchors that MkDocs and GitHub give the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    heads = [re.sub(r"[`*]|\]\([^)]*\)|\[", "", head).strip().lower() for head in re.findall(r"^#+ (.*)$", text, re.M)]
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", head)) for head in heads}
+
+
 def test_every_link_leads_somewhere() -> None:
-    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))]
-    assert len(links) > 5
-    assert [(page.name, target) for page, target in links if "://" not in target and not (page.parent / target).exists()] == []
+    """To a file, and to a heading of it where it names one."""
+    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))]
+    links = [(page, *target.partition("#")[::2]) for page, target in links if "://" not in target]
+    assert len(links) > 100
+    places = [(page, (page.parent / target).resolve() if target else page, anchor) for page, target, anchor in links]
+    assert [(page.name, place) for page, place, _ in places if not place.exists()] == []
+    named = [(page.name, place, anchor) for page, place, anchor in places if anchor and place.suffix == ".md"]
+    assert len(named) > 5
+    assert [(page, place.name, anchor) for page, place, anchor in named if anchor not in headings_of(place)] == []
+
+
+def code_in(page: Path) -> list[str]:
+    """What stands between single backticks in the text of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [code.replace("\n", " ") for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+
+
+@cache
+def options_of(verb: str) -> frozenset[str]:
+    """The options that a verb takes."""
+    import typer
+
+    from dragoman.cli import _application
+
+    command = typer.main.get_command(_application(verb)).commands[verb]  # type: ignore[attr-defined]
+    return frozenset(name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)) | {"--help", "-h"}
+
+
+OTHER_PROGRAMS = re.compile(r"torchrun|python|pip|make|curl|pytest|ruff|mypy|mkdocs|mteval|git|docker|subword-nmt|ffmpeg")
+OPTIONS_OF_OTHERS = {"--nproc-per-node", "--master-addr", "--master-port", "--version"}
+
+
+def test_every_setting_that_a_page_names_is_one() -> None:
+    from dragoman.config import Config
+
+    groups = {name: set(getattr(Config(), name).model_dump()) for name in ("model", "data", "training", "decoding")}
+    named = [
+        (page.name, code, *found.groups())
+        for page in PAGES
+        for code in [*code_in(page), *re.findall(r"--set '?(\S+=)", page.read_text(encoding="utf-8"))]
+        if (found := re.match(r"(?:--set )?(model|data|training|decoding)\.(\w+)( ?=.*)?$", code))
+    ]
+    assert len(named) > 100
+    files = {"safetensors", "bin", "md", "py", "pt", "onnx", "json"}
+    assert [(page, code) for page, code, group, name, _ in named if name not in groups[group] | files] == []
+
+
+def test_every_verb_and_option_that_a_page_names_is_one() -> None:
+    """An option beside its verb is one of that verb, one alone of any verb."""
+    from dragoman.cli import VERBS
+
+    everywhere = frozenset[str]().union(*map(options_of, VERBS)) | OPTIONS_OF_OTHERS
+    wrong, seen = [], 0
+    for page in PAGES:
+        for code in code_in(page):
+            words = code.split()
+            if len(words) > 1 and words[0] == "dragoman" and words[1].isalpha() and words[1].islower():
+                known = options_of(words[1]) if words[1] in VERBS else frozenset()
+                wrong += [(page.name, code)] * (words[1] not in VERBS)
+            elif words[:1] == ["dragoman"] or not OTHER_PROGRAMS.search(words[0] if words else ""):
+                known = everywhere
+            else:
+                continue
+            options = re.findall(r"(?<!\S)--[a-z][\w-]*", code)
+            seen += len(options)
+            wrong += [(page.name, code, option) for option in options if option not in known]
+    assert seen > 200
+    assert wrong == []
+
+
+def test_every_file_of_the_project_that_a_page_names_is_there() -> None:
+    """Paths of the project, of the package and of the tests; paths of the reader's own folder are told by their beginning."""
+    places = (PROJECT, PROJECT / "src/dragoman", PROJECT / "tests", PROJECT / "docs", PROJECT / "docs/course")
+    own = re.compile(r"(?:[\w-]+/)+[\w.-]+\.(?:py|md|toml|json|svg)|(?:src|tests|docs|benchmarks)/[\w./-]*")
+    named = [(page.name, code) for page in PAGES for code in code_in(page) if own.fullmatch(code)]
+    named = [
+        (page, code)
+        for page, code in named
+        if not re.match(r"(?:runs|my|models?|checkpoints|corpus|samples|site|state|exported|none)/", code)
+    ]
+    assert len(named) > 50
+    assert [(page, code) for page, code in named if not any((place / code).exists() for place in places)] == []
 
 
 def test_every_row_of_the_map_has_code_and_a_test() -> None:
@@ -87,31 +174,6 @@ def test_every_decision_is_explained_and_has_its_code_and_test() -> None:
     sections = {part.partition("\n")[0]: part for part in chapter.split("\n### ")[1:]}
     assert tuple(sections) == DECISIONS
     assert [name for name, part in sections.items() if not (SYMBOL.search(part) and TEST.search(part))] == []
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page: its language, its text, and why the tests leave it out, if they do."""
-
-    line: int
-    language: str
-    text: str
-    reason: str
-    output: str | None
-
-
-def blocks_of(page: Path) -> list[Block]:
-    """The page's blocks in sh and python, in order."""
-    fence = re.compile(
-        r"(?:<!-- not run by the tests: (?P<reason>[^>]*) -->\n)?```(?P<language>sh|python)\n(?P<text>.*?)^```$"
-        r"(?:\n\n```text output\n(?P<output>.*?)^```$)?",
-        re.M | re.S,
-    )
-    text = page.read_text(encoding="utf-8")
-    return [
-        Block(text.count("\n", 0, found.start("language")) + 1, found["language"], found["text"], found["reason"] or "", found["output"])
-        for found in fence.finditer(text)
-    ]
 
 
 QUICK = [
@@ -170,6 +232,30 @@ def test_what_is_not_run_says_why(block: Block) -> None:
     pytest.skip(block.reason)
 
 
+def test_every_mark_of_a_slow_block_stands_before_one() -> None:
+    """Or nobody would run it; and its date is a day."""
+    for page in PAGES:
+        dated = [block for block in blocks_of(page) if block.last]
+        assert len(marks_of(page)) == len(dated), page.name
+        assert all(date.fromisoformat(block.last) for block in dated)
+
+
+def test_slow_blocks_are_run_together_and_dated(tmp_path: Path) -> None:
+    mark = "<!-- slow: run by make docs-slow, last on 2001-02-03 -->\n"
+    text = f"{mark}```sh\necho 1 > one\n```\n\n```sh\nexit 1\n```\n\n"
+    text += f"{mark}```python\nprint(open('one').read())\n```\n\n```text output\n1\n\n```\n"
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    assert run_slow(page, data=tmp_path) == ""
+    assert page.read_text("utf-8") == text.replace("2001-02-03", date.today().isoformat())
+    for wrong, said in (("echo 1", "echo 2"), "line 11: it printed\n2"), (("echo 1 >", "exit 3 #"), "line 2: exit status 3"):
+        page.write_text(text.replace(*wrong), encoding="utf-8")
+        assert run_slow(page, data=tmp_path).startswith(said)
+        assert "2001-02-03" in page.read_text("utf-8")
+    page.write_text(text.replace("echo 1", "ls $DRAGOMAN_DATA"), encoding="utf-8")
+    assert run_slow(page, data=tmp_path / "none") == f"left out, for there are no real data at {tmp_path / 'none'}; set DRAGOMAN_DATA"
+
+
 def test_the_commands_of_the_readme_are_the_makefiles() -> None:
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     wanted = re.findall(r"(?:^|`)make (\w+)", (PROJECT / "README.md").read_text(encoding="utf-8"), re.M)
@@ -209,6 +295,14 @@ def test_the_pages_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_p
     assert {f"{page.relative_to(PROJECT / 'docs').with_suffix('.html')}".replace("README", "index") for page in PAGES[1:]} <= set(pages)
     fetched = r'<(?:script|img|link|iframe|source)[^>]*(?:src|href)="(?:https?:)?//'
     assert [name for name, text in pages.items() if re.search(fetched, text)] == []
+    styles = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.css")}
+    assert styles
+    assert [name for name, text in styles.items() if re.search(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", text)] == []
     assert [name for name, text in pages.items() if "```" in re.sub(r"<code.*?</code>", "", text, flags=re.S)] == []
     assert "model.kv_heads" in pages["reference/settings.html"]
     assert "dragoman translate [OPTIONS]" in pages["reference/commands.html"]
+    assert "dragoman.model.MultiHeadAttention" in pages["reference/python.html"]
+    results = [path.name for path in (PROJECT / "benchmarks").glob("*.json")]
+    commands = [json.loads((PROJECT / "benchmarks" / name).read_text("utf-8")).get("command", "") for name in results]
+    assert [command for command in commands if command not in html.unescape(pages["benchmarks.html"])] == []
+    assert "38.55 ± 0.16 over 2 seeds" in pages["benchmarks.html"] or "multi30k.bpe.json" not in results

@@ -116,7 +116,7 @@ def test_prompts_come_from_a_pipe_too(models: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["generate", "story", "x", "--beam", "2", "--temperature", "1"], 2, "temperature=1.0 with beam=2: a search draws nothing"),
+        (["generate", "story", "x", "--beam", "2", "--temperature", "1"], 2, "--temperature=1.0 with --beam=2: a search draws nothing"),
         (["generate", "story", "x", "--file", "y"], 2, "a PROMPT and --file: give one of them"),
         (["generate", "story", "--file", "nowhere"], 1, "nowhere: no such file"),
         (["generate", "bert", "x"], 1, "encoder-only, and not one that goes on with a text: use dragoman fill or dragoman embed"),
@@ -172,6 +172,30 @@ def test_what_was_written_before_a_signal_is_kept_and_said(
     assert partial.read_text("utf-8").count("\n") == 2
     assert not output.exists()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("model", "good", "bad", "said", "options"),
+    [
+        ("llama", "ona bek", f"{WORDS} {WORDS} {WORDS}", "tokens, and the model's 32 positions take at most 31", ["generate", "-f"]),
+        ("bert", "ona <mask>", "ona", "has nothing to fill in", ["fill"]),
+        ("bert", "ona bek", f"{WORDS} {WORDS} {WORDS}", "tokens and the model takes", ["embed"]),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named_and_those_before_it_are_done(
+    models: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], model: str, good: str, bad: str, said: str, options: list[str]
+) -> None:
+    verb, *before = options
+    text = f"{good}\n{good} bek\n{bad}\n{good}\n"
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    place = [] if verb == "fill" else [*before, str(tmp_path / "text")]
+    with standard_input(text):
+        assert main([verb, str(models / model), *place, "--json"] if verb != "embed" else [verb, str(models / model), *place]) == 1
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["line"] for line in out.splitlines()] == [1, 2]
+    assert "line 3" in err
+    assert said in err
+    assert err.count("\n") == 1
 
 
 def test_full_positions_are_said_and_slide_goes_on(models: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,7 +168,7 @@ def test_a_batch_of_trees_is_each_by_itself_under_every_search() -> None:
     [
         (["translate", "plain", "text", "--tree"], 1, "tree: the model's target vocabulary has no brackets of trees, such as (NP and )NP"),
         (["translate", "plain", "text", "--tree", "--align", "a"], 2, "--align: the words of a --tree are those of its line, in order"),
-        (["translate", "plain", "text", "--tree", "--forbid", "x"], 2, "tree with forbid"),
+        (["translate", "plain", "text", "--tree", "--forbid", "x"], 2, "--tree with --forbid"),
         (
             ["evaluate", "plain", "--test", "gold.mrg", "--html", "p", "--metric", "bleu"],
             2,

@@ -219,7 +219,11 @@ def test_a_missing_or_unknown_tag_is_an_error_with_the_line(
 ) -> None:
     model, text = tagged_bundle(tmp_path), tmp_path / "text"
     text.write_text(f">>de<< ona\n\n{line}\n", encoding="utf-8")
-    assert f"{text}, line 3: {complaint}" in refusal(capsys, main(["translate", str(model), str(text), "--device", "cpu"]), 1)
+    assert main(["translate", str(model), str(text), "--device", "cpu"]) == 1
+    out, err = capsys.readouterr()
+    assert out.split("\n")[1:] == ["", ""]  # what comes before the line is translated
+    assert f"{text}, line 3: {complaint}" in err
+    assert err.count("\n") == 1
     (tmp_path / "test.tsv").write_text(f">>de<< ona\tona\n{line}\tona\n", encoding="utf-8")
     status = main(["score", str(model), "--test", str(tmp_path / "test.tsv"), "--device", "cpu"])
     assert f"test.tsv: pair 2: {complaint}" in refusal(capsys, status, 1)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli import streams
+from dragoman.cli.help import Verb
 from dragoman.errors import DragomanError
 
 VERBS = {
@@ -63,7 +64,7 @@ def _guarded(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return streams.complain("interrupted", 130)
     except DragomanError as error:
-        return streams.complain(str(error), error.exit_status)
+        return streams.complain(error.on_command_line, error.exit_status)
     except OSError as error:
         streams.drop_output()
         return streams.complain(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
@@ -102,7 +103,7 @@ def _application(wanted: str | None) -> typer.Typer:
     for verb, sentence in VERBS.items():
         if verb == wanted:
             name = MODULE_OF.get(verb, verb)
-            app.command(verb)(getattr(import_module(f"dragoman.cli.{name}"), name))
+            app.command(verb, cls=Verb)(getattr(import_module(f"dragoman.cli.{name}"), name))
         else:
             app.command(verb, help=sentence)(_nothing)
     return app

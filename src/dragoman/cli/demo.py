@@ -54,7 +54,7 @@ def demo(
     minutes: Annotated[
         float | None, typer.Option("--minutes", min=0, metavar="M", help="Most minutes of training for each pair. Default: no limit.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the dates, the weights and the order of the data.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the dates, the weights and the order of the data.")] = 1,
 ) -> None:
     """Everything once: makes dates in two languages, trains, evaluates on dates never seen, translates, says what to do next."""
     languages = [_languages(pair) for pair in pairs.split(",")]

@@ -1,5 +1,6 @@
 """``dragoman embed``: a vector for each text."""
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ from dragoman.cli.options import Device, ModelPath, Quiet, TextFiles
 from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_bytes, open_output
-from dragoman.cli.windows import check_files, windows
+from dragoman.cli.windows import Window, check_files, up_to_fault, windows
 from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
@@ -68,17 +69,18 @@ def _embed(model: Path, files: list[Path], output: Path | None, device: str, opt
     from dragoman.devices import pick_device
 
     bundle = load_bundle(model, device=str(pick_device(device)))
-    parts = (
-        (window.number, vectors_of(bundle, window.texts, place=window.place, first_line=window.first_line, **options))
-        for window in windows(files)
-    )
+
+    def work(window: Window) -> "Tensor":
+        return vectors_of(bundle, window.texts, place=window.place, first_line=window.first_line, **options)
+
+    parts = chain.from_iterable(up_to_fault(window, work) for window in windows(files))
     if output is not None and output.suffix == ".npz":
         _check_place(output)
         _write_array(output, [made for _, made in parts], bundle.config.model.d_model)
         return
     with open_output(output) as stream:
-        for first, made in parts:
-            for number, vector in enumerate(made.tolist(), start=first):
+        for window, made in parts:
+            for number, vector in enumerate(made.tolist(), start=window.number):
                 stream.write(json_line({"line": number, "embedding": vector}))
             stream.flush()
 

@@ -42,7 +42,9 @@ Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLE
 Bootstrap = Annotated[
     int, typer.Option("--bootstrap", min=0, metavar="N", help="Resamples of the test set behind the 95 % intervals; 0: no intervals.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=1, help="Seed of the resamples, part of the signatures; the default is sacreBLEU's own.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=1, help="Seed of the resamples, part of the signatures; the default is sacreBLEU's own.")
+]
 Page = Annotated[
     Path | None,
     typer.Option(

@@ -41,7 +41,9 @@ def exporting(
     ],
     quantization: Annotated[
         Quantization | None,
-        typer.Option("--quantization", help="For ctranslate2: float32, or int8 for matrices in 8 bits. Default: float32."),
+        typer.Option(
+            "--quantization", metavar="float32|int8", help="For ctranslate2: float32, or int8 for matrices in 8 bits. Default: float32."
+        ),
     ] = None,
     json_: AsJson = False,
     quiet: Quiet = False,

@@ -1,5 +1,6 @@
 """``dragoman fill``: what is masked filled in by an encoder-only model."""
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,7 +8,7 @@ import typer
 
 from dragoman.cli.options import Device, ModelPath, Quiet
 from dragoman.cli.streams import hush, json_line, one_line
-from dragoman.cli.windows import windows
+from dragoman.cli.windows import Window, up_to_fault, windows
 
 if TYPE_CHECKING:
     from dragoman.decoding.fill import Filling
@@ -42,8 +43,11 @@ def fill(
         (masks,) = fill_in(bundle, [text], top=top)
         _write(text, masks, line=None, as_json=as_json)
         return
-    for window in windows([Path("-")]):
-        answers = fill_in(bundle, window.texts, top=top, place=window.place, first_line=window.first_line)
+
+    def work(window: Window) -> "list[list[list[Filling]]]":
+        return fill_in(bundle, window.texts, top=top, place=window.place, first_line=window.first_line)
+
+    for window, answers in chain.from_iterable(up_to_fault(window, work) for window in windows([Path("-")])):
         for number, (line, masks) in enumerate(zip(window.texts, answers, strict=True), start=window.number):
             _write(line, masks, line=number, as_json=as_json)
 

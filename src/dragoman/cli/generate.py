@@ -14,7 +14,7 @@ from dragoman.cli.options import Alpha, Device, ModelPath, Products, Quiet
 from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, one_line, open_output
-from dragoman.cli.windows import check_files, windows
+from dragoman.cli.windows import Window, check_files, up_to_fault, windows
 from dragoman.errors import UsageError
 
 if TYPE_CHECKING:
@@ -165,8 +165,11 @@ def _options(asked: Mapping[str, Any]) -> "GenerationOptions":
 
 def _lines(generator: "Generator", files: list[Path], options: "GenerationOptions", writer: "_Writer") -> None:
     """The continuations of the lines of files."""
-    for window in windows(files):
-        answers = generator.generate(window.texts, options, place=window.place, first_line=window.first_line)
+
+    def work(window: Window) -> "list[list[Continuation]]":
+        return generator.generate(window.texts, options, place=window.place, first_line=window.first_line)
+
+    for window, answers in chain.from_iterable(up_to_fault(window, work) for window in windows(files)):
         for number, (text, some) in enumerate(zip(window.texts, answers, strict=True), start=window.number):
             writer.write_lines(number, text, some)
         writer.stream.flush()

@@ -39,13 +39,17 @@ JsonLines = Annotated[
 Beam = Annotated[
     int | None,
     typer.Option(
-        "--beam", min=1, help="Hypotheses kept at each step of the search; 1 is greedy. Default: the model's own setting (4 in the paper)."
+        "--beam",
+        metavar="K",
+        min=1,
+        help="Hypotheses kept at each step of the search; 1 is greedy. Default: the model's own setting (4 in the paper).",
     ),
 ]
 Alpha = Annotated[
     float | None,
     typer.Option(
         "--alpha",
+        metavar="A",
         min=-10,
         max=10,
         help="Exponent of the length penalty: a hypothesis of n tokens, end token included, scores log-probability / ((5 + n) / 6)^alpha. "
@@ -56,11 +60,14 @@ MaxLength = Annotated[
     int | None,
     typer.Option(
         "--max-length",
+        metavar="N",
         min=1,
         help="Longest output in tokens, end token included. Default: the source's tokens plus the model's extra_length (50 in the paper).",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.")]
+Device = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.")
+]
 Products = Annotated[
     str,
     typer.Option(
@@ -141,6 +148,7 @@ TrainingDevice = Annotated[
     str | None,
     typer.Option(
         "--device",
+        metavar="DEVICE",
         help="Where to compute: auto (a GPU where there is one), cpu, cuda, cuda:N or mps; with torchrun auto, cpu or cuda. Default: auto.",
     ),
 ]
@@ -151,6 +159,12 @@ Precision = Annotated[
         metavar="TYPE",
         help="auto, fp32, bf16 or fp16. Default: auto (bf16 on a GPU that has it and a CPU that is faster with it, fp16 on a GPU that "
         "has only that).",
+    ),
+]
+MaxMinutes = Annotated[
+    float | None,
+    typer.Option(
+        "--max-minutes", metavar="M", min=0, help="Minutes after which to stop, evaluations and earlier parts of the run included."
     ),
 ]
 DryRun = Annotated[

@@ -18,6 +18,7 @@ def presets(
         int | None,
         typer.Option(
             "--vocabulary",
+            metavar="V",
             min=5,
             help="Vocabulary entries V that parameters are counted with. Default: a preset's own vocabulary_size, "
             "or 40,960 as in the authors' first code, which reproduces Table 3.",

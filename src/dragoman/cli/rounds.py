@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.windows import Window
+from dragoman.cli.windows import Window, up_to_fault
 from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Work = Callable[[Window], Done]
 def results(windows: Iterable[Window], work: Work, *, start: int) -> Iterator[tuple[Window, Done]]:
     """Every window behind line ``start`` with what became of it. A fault is raised after what is before it has been given."""
     for window in _behind(windows, start):
-        yield window, work(window)
+        yield from up_to_fault(window, work)
 
 
 def shared_results(windows: Iterable[Window], work: Work, place: "Place", *, start: int) -> Iterator[tuple[Window, Done]]:
@@ -51,7 +51,7 @@ def shared_results(windows: Iterable[Window], work: Work, place: "Place", *, sta
         own = turn[place.rank] if place.rank < len(turn) else None
         answers = gather(place, _attempt(work, own))
         for window, answer in zip(turn, answers, strict=False):
-            yield window, _opened(answer)
+            yield from _opened(window, answer)
         if fault is not None:
             raise fault
         if len(turn) < place.size:
@@ -76,15 +76,19 @@ def _next_round(source: Iterator[Window], size: int) -> tuple[list[Window], Drag
 
 def _attempt(work: Work, window: Window | None) -> bytes:
     """The work as bytes; a fault of it as well, for the first rank is to raise it when its turn has come."""
+    answer: dict[str, Any] = {}
     try:
-        answer = {} if window is None else asdict(work(window))
+        if window is not None:
+            for part, done in up_to_fault(window, work):
+                answer |= {"lines": len(part.texts), "done": asdict(done)}
     except DragomanError as fault:
-        answer = {"fault": str(fault), "usage": isinstance(fault, UsageError)}
+        answer |= {"fault": fault.on_command_line, "usage": isinstance(fault, UsageError)}
     return json.dumps(answer).encode()
 
 
-def _opened(answer: bytes) -> Done:
+def _opened(window: Window, answer: bytes) -> Iterator[tuple[Window, Done]]:
     fields = json.loads(answer)
+    if "done" in fields:
+        yield window.first(fields["lines"]), Done(**fields["done"])
     if "fault" in fields:
         raise (UsageError if fields["usage"] else DragomanError)(fields["fault"])
-    return Done(**fields)

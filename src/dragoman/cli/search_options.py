@@ -25,7 +25,8 @@ def _length(value: str) -> str:
 
 
 NBest = Annotated[
-    int, typer.Option("--n-best", min=1, help="Translations of each line, best first, at most as many as --beam, or as --samples.")
+    int,
+    typer.Option("--n-best", metavar="N", min=1, help="Translations of each line, best first, at most as many as --beam, or as --samples."),
 ]
 LongestOutput = Annotated[
     str | None,

@@ -19,13 +19,17 @@ Models = Annotated[
     list[Path],
     typer.Argument(metavar="MODEL", help="Run folders (their best checkpoints), checkpoint folders or bundles, one for each pair."),
 ]
-Host = Annotated[Text, typer.Option("--host", help="The address to listen at; 0.0.0.0 is every one of this machine. Default: 127.0.0.1.")]
-Port = Annotated[Whole, typer.Option("--port", help="The port to listen at; 0 is any that is free. Default: 5000.")]
+Host = Annotated[
+    Text, typer.Option("--host", metavar="HOST", help="The address to listen at; 0.0.0.0 is every one of this machine. Default: 127.0.0.1.")
+]
+Port = Annotated[Whole, typer.Option("--port", metavar="N", help="The port to listen at; 0 is any that is free. Default: 5000.")]
 Beam = Annotated[
-    Whole, typer.Option("--beam", min=1, help="Hypotheses of a search, where a request does not say. Default: each model's own.")
+    Whole,
+    typer.Option("--beam", metavar="K", min=1, help="Hypotheses of a search, where a request does not say. Default: each model's own."),
 ]
 Alpha = Annotated[
-    float | None, typer.Option("--alpha", min=-10, max=10, help="Length penalty, where a request does not say. Default: each model's own.")
+    float | None,
+    typer.Option("--alpha", metavar="A", min=-10, max=10, help="Length penalty, where a request does not say. Default: each model's own."),
 ]
 Batch = Annotated[
     Whole, typer.Option("--batch", min=1, metavar="N", help="Most texts decoded together, of however many requests. Default: 32.")

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.options import DryRun, Overrides, Paths, Precision, Quiet, StartFrom, TensorBoardFiles, TrainingData, TrainingDevice
+from dragoman.cli.options import (
+    DryRun,
+    MaxMinutes,
+    Overrides,
+    Paths,
+    Precision,
+    Quiet,
+    StartFrom,
+    TensorBoardFiles,
+    TrainingData,
+    TrainingDevice,
+)
 from dragoman.cli.stops import interruptible, say_farewell
 from dragoman.cli.streams import follows, hush, launched, notify
 from dragoman.config import Config
@@ -46,12 +57,11 @@ def train(
     overrides: Overrides = None,
     start: StartFrom = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
-    max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Updates after which to stop.")] = None,
-    max_minutes: Annotated[
-        float | None,
-        typer.Option("--max-minutes", min=0, help="Minutes after which to stop, evaluations and earlier parts of the run included."),
+    max_steps: Annotated[int | None, typer.Option("--max-steps", metavar="N", min=1, help="Updates after which to stop.")] = None,
+    max_minutes: MaxMinutes = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="Seed of weights, dropout and the order of the data.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights, dropout and the order of the data.")] = None,
     device: TrainingDevice = None,
     precision: Precision = None,
     tensorboard: TensorBoardFiles = None,
@@ -131,7 +141,10 @@ def _resumed_settings(
         raise UsageError("--resume goes on with the run's own settings; leave out --preset and --config, and change single ones with --set")
     if not (out / "config.toml").is_file():
         raise UsageError(f"{out}: no run to resume; leave out --resume to start one")
+    from dragoman.training.run import check_whole_settings
+
     before = resolve_config(None, out / "config.toml")
+    check_whole_settings(out)
     after = resolve_config(None, out / "config.toml", overrides, flags)
     for group in ("model", "data"):
         if getattr(after, group) != getattr(before, group):

@@ -3,16 +3,18 @@
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, notify, open_descriptor
 from dragoman.data.formats.lines import COMPRESSED, decode_line, read_lines
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, LineError
 
+Answer = TypeVar("Answer")
 WINDOW_LINES = 2048
 """Lines that are translated together at most: enough to sort by length, few enough to be done again after a kill."""
 
@@ -75,6 +77,18 @@ def windows(files: Iterable[Path]) -> Iterator[Window]:
         for texts in _texts(path, place):
             yield Window(place, first_line, number, texts)
             first_line, number = first_line + len(texts), number + len(texts)
+
+
+def up_to_fault(window: Window, work: Callable[[Window], Answer]) -> Iterator[tuple[Window, Answer]]:
+    """The window with what became of it; of one with a line that cannot be used what is before that line, and then the fault."""
+    try:
+        done = work(window)
+    except LineError as fault:
+        before = window.first(fault.line - window.first_line)
+        if before.texts:
+            yield before, work(before)
+        raise
+    yield window, done
 
 
 def is_stored(path: Path) -> bool:

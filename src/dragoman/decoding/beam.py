@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dragoman.decoding.rules import Rule, only_end
 from dragoman.decoding.step import State, StepModel
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, option
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ def length_penalty(n: int, alpha: float) -> float:
 def check_alpha(alpha: float) -> None:
     """Raise UsageError for an exponent beyond ±10, where penalties leave the range of numbers, or one that is no number."""
     if not -10 <= alpha <= 10:
-        raise UsageError(f"alpha={alpha} is not between -10 and 10; the paper's value is 0.6")
+        raise UsageError(f"{option('alpha')}={alpha} is not between -10 and 10; the paper's value is 0.6")
 
 
 def check_n_best(n_best: int, beam: int) -> None:
     """Raise UsageError for more outputs than the beam has hypotheses, or none."""
     if not 1 <= n_best <= beam:
-        raise UsageError(f"n_best={n_best} with beam={beam}: n_best must be at least 1 and at most the beam")
+        raise UsageError(f"{option('n_best')}={n_best} with {option('beam')}={beam}: it must be at least 1 and at most the beam")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.decoding.prepared import Precision, output_product, with_products
 from dragoman.decoding.step import StepModel
-from dragoman.errors import UsageError
+from dragoman.errors import UsageError, option
 from dragoman.model import LanguageModel
 from dragoman.model.cache import SelfCache
 
@@ -37,7 +37,7 @@ class LanguageModelStep(StepModel[Continued]):
     def __init__(self, model: LanguageModel, *, slide: int | None = None, precision: Precision = "fp32") -> None:
         self.model, self.slide = model, slide
         if slide is not None and not 1 <= slide < model.max_positions:
-            raise UsageError(f"slide={slide}: it must be at least 1 and less than the model's {model.max_positions} positions")
+            raise UsageError(f"{option('slide')}={slide}: it must be at least 1 and less than the model's {model.max_positions} positions")
         self.inner = with_products(model, precision)
         self.project = model.project if precision == "fp32" else output_product(model.output, model.output_bias, precision)
 

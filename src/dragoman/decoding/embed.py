@@ -82,11 +82,12 @@ def _states(
     rows = []
     for number, ids in enumerate(tokenizer.encode_batch(texts), start=first_line):
         row = [*head, *ids, *tail] or [tokenizer.bos]
-        where = _where(place, number)
         if truncate and len(row) > model.max_positions:
-            _log.warning("%s has %d tokens and the model takes %d; the rest is left out", where, len(row), model.max_positions)
+            _log.warning(
+                "%s has %d tokens and the model takes %d; the rest is left out", _where(place, number), len(row), model.max_positions
+            )
             row = [*row[: model.max_positions - len(tail)], *tail]
-        check_length(row, model.max_positions, where)
+        check_length(row, model.max_positions, place, number)
         rows.append(row)
     for batch in batches_of([len(row) for row in rows], batch_tokens=batch_tokens):
         tokens, real = pad_rows([rows[number] for number in batch], pad=tokenizer.pad, device=model.output.weight.device)

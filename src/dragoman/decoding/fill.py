@@ -15,7 +15,7 @@ from dragoman.data.batching import batches_of, pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.score import Scored
 from dragoman.decoding.step import evaluation_mode
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, LineError, UsageError
 
 _MASKED_AT_ONCE = 1024
 
@@ -56,10 +56,10 @@ def fill(
     mask = mask_text(tokenizer)
     where = [f"{place}, line {number}" if place else f"line {number}" for number, _ in enumerate(texts, start=first_line)]
     rows = [masked_ids(tokenizer, text) for text in texts]
-    for name, row in zip(where, rows, strict=True):
+    for number, (name, row) in enumerate(zip(where, rows, strict=True), start=first_line):
         if tokenizer.mask not in row:
-            raise DragomanError(f"{name} has nothing to fill in; write {mask} where a token is missing")
-        check_length(row, model.max_positions, name)
+            raise LineError(f"{name} has nothing to fill in; write {mask} where a token is missing", number)
+        check_length(row, model.max_positions, place, number)
     allowed = torch.tensor(sorted(set(range(len(tokenizer)) if among is None else among)), device=model.output.weight.device)
     found: dict[int, list[list[Filling]]] = {}
     with evaluation_mode([model]), torch.inference_mode():
@@ -135,7 +135,7 @@ def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16
     mask_text(tokenizer)
     rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(texts)]
     for number, row in enumerate(rows, start=first_line):
-        check_length(row, model.max_positions, f"{place}, line {number}" if place else f"line {number}")
+        check_length(row, model.max_positions, place, number)
     jobs = [(number, at) for number, row in enumerate(rows) for at in range(1, len(row) - 1)]
     scores = {number: [0.0] * (len(row) - 2) for number, row in enumerate(rows)}
     with evaluation_mode([model]), torch.inference_mode():
@@ -169,7 +169,8 @@ def _masked_scores(bundle: Bundle, rows: Sequence[list[int]], jobs: Sequence[tup
     return torch.cat(parts)
 
 
-def check_length(ids: Sequence[int], most: int, where: str) -> None:
-    """Raise DragomanError that begins with ``where`` for more ids than ``most``."""
+def check_length(ids: Sequence[int], most: int, place: str, line: int) -> None:
+    """Raise LineError that begins with ``place``, if there is one, and the line for more ids than ``most``."""
     if len(ids) > most:
-        raise DragomanError(f"{where} has {len(ids)} tokens and the model takes {most}; shorten it")
+        where = f"{place}, line {line}" if place else f"line {line}"
+        raise LineError(f"{where} has {len(ids)} tokens and the model takes {most}; shorten it", line)

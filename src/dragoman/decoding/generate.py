@@ -25,7 +25,7 @@ from dragoman.decoding.rules import MinimumLength, NoRepeatedNgram, RepetitionGu
 from dragoman.decoding.sample import sample, sample_keys, sampling_steps
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, LineError, UsageError, option
 
 _log = logging.getLogger("dragoman")
 
@@ -125,7 +125,10 @@ class Generator:
         """
         options = options or GenerationOptions()
         before = f"{place}, " if place else ""
-        given = [self._prompt(ids, options, f"{before}line {number}") for number, ids in enumerate(self._encode(prompts), start=first_line)]
+        given = [
+            self._prompt(ids, options, f"{before}line {number}", number)
+            for number, ids in enumerate(self._encode(prompts), start=first_line)
+        ]
         width = options.beam or options.n
         lengths = [len(prompt.ids) + prompt.most for prompt in given]
         found: dict[int, list[Continuation]] = {}
@@ -151,7 +154,7 @@ class Generator:
         if options.beam or options.n > 1:
             raise UsageError("a stream is of one continuation that is drawn, or greedy: leave beam out, and n at 1")
         tokenizer = self.bundle.target_tokenizer
-        asked = self._prompt(self._encode([prompt])[0], options, "the prompt")
+        asked = self._prompt(self._encode([prompt])[0], options, "the prompt", 1)
         source, mask = self._padded([asked])
         text, rules = TextStream(tokenizer, asked.ids, options.stop), self._rules([asked], options)
         ids: list[int] = []
@@ -181,7 +184,7 @@ class Generator:
         own = self.bundle.config.decoding.alpha if options.alpha is None else options.alpha
         return own if options.beam else 0.0
 
-    def _prompt(self, ids: list[int], options: GenerationOptions, where: str) -> _Prompt:
+    def _prompt(self, ids: list[int], options: GenerationOptions, where: str, line: int) -> _Prompt:
         positions = self.most_positions
         if options.slide is not None:
             if len(ids) >= positions:
@@ -192,14 +195,16 @@ class Generator:
             return _Prompt(ids, options.max_tokens, False)
         room = positions - len(ids)
         if room < 1:
-            raise DragomanError(
+            raise LineError(
                 f"{where} has {len(ids)} tokens, and the model's {positions} positions take at most {positions - 1} before a "
-                "continuation; shorten it, or let slide keep its last tokens"
+                f"continuation; shorten it, or let {option('slide')} keep its last tokens",
+                line,
             )
         if room < options.min_tokens:
-            raise DragomanError(
-                f"{where}: min_tokens asks for {options.min_tokens} tokens, and after the prompt's {len(ids)} the model's {positions} "
-                f"positions have room for {room}; lower it, shorten the prompt, or give slide"
+            raise LineError(
+                f"{where}: {option('min_tokens')} asks for {options.min_tokens} tokens, and after the prompt's {len(ids)} the model's "
+                f"{positions} positions have room for {room}; lower it, shorten the prompt, or give {option('slide')}",
+                line,
             )
         return _Prompt(ids, min(options.max_tokens, room), room < options.max_tokens)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.decoding.beam import check_alpha
-from dragoman.errors import UsageError
+from dragoman.errors import UsageError, option
 
 MOST_CONTINUATIONS = 10_000
 """Of one prompt."""
@@ -41,18 +41,20 @@ class GenerationOptions:
                             ("top_p", 0), ("no_repeat_ngram", 0), ("repetition_guard", 0)):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= least):
-                raise UsageError(f"{name}={value}: it must be {least} or more")
+                raise UsageError(f"{option(name)}={value}: it must be {least} or more")
         for name, most in (("n", MOST_CONTINUATIONS), ("beam", WIDEST_BEAM)):
             if (getattr(self, name) or 0) > most:
-                raise UsageError(f"{name}={getattr(self, name)}: it must be at most {most:,}, or no memory holds them")
+                raise UsageError(f"{option(name)}={getattr(self, name)}: it must be at most {most:,}, or no memory holds them")
         if self.top_p is not None and self.top_p > 1:
-            raise UsageError(f"top_p={self.top_p}: it must be between 0 and 1")
+            raise UsageError(f"{option('top_p')}={self.top_p}: it must be between 0 and 1")
         if self.min_tokens > self.max_tokens:
-            raise UsageError(f"min_tokens={self.min_tokens} and max_tokens={self.max_tokens}: lower the one or raise the other")
+            raise UsageError(
+                f"{option('min_tokens')}={self.min_tokens} and {option('max_tokens')}={self.max_tokens}: lower the one or raise the other"
+            )
         if isinstance(self.stop, str) or not all(self.stop):
-            raise UsageError(f"stop={self.stop!r}: give strings that are not empty, one or more")
+            raise UsageError(f"{option('stop')}={self.stop!r}: give strings that are not empty, one or more")
         if broken := [stop for stop in self.stop if re.search("[\ud800-\udfff]", stop)]:
-            raise UsageError(f"stop: {broken[0]!r} is not text, as its bytes are not UTF-8; give it in UTF-8")
+            raise UsageError(f"{option('stop')}: {broken[0]!r} is not text, as its bytes are not UTF-8; give it in UTF-8")
         if self.beam is None:
             self._check_drawing()
         else:
@@ -60,20 +62,27 @@ class GenerationOptions:
 
     def _check_drawing(self) -> None:
         if self.alpha is not None:
-            raise UsageError(f"alpha={self.alpha} is for beam search; give beam, or leave alpha out")
+            raise UsageError(f"{option('alpha')}={self.alpha} is for beam search; give {option('beam')}, or leave {option('alpha')} out")
         if self.temperature == 0:
             for name in ("top_k", "top_p", "seed"):
                 if getattr(self, name) is not None:
-                    raise UsageError(f"{name}={getattr(self, name)} with temperature=0: nothing is drawn; leave one of the two out")
+                    raise UsageError(
+                        f"{option(name)}={getattr(self, name)} with {option('temperature')}=0: nothing is drawn; leave one of the two out"
+                    )
             if self.n > 1:
-                raise UsageError(f"n={self.n} with temperature=0: the most probable continuation is one; give beam, or a temperature")
+                raise UsageError(
+                    f"{option('n')}={self.n} with {option('temperature')}=0: the most probable continuation is one; give "
+                    f"{option('beam')}, or a temperature"
+                )
 
     def _check_beam(self, beam: int) -> None:
         for name in ("temperature", "top_k", "top_p", "seed"):
             if getattr(self, name) is not None:
-                raise UsageError(f"{name}={getattr(self, name)} with beam={beam}: a search draws nothing; leave one of the two out")
+                raise UsageError(
+                    f"{option(name)}={getattr(self, name)} with {option('beam')}={beam}: a search draws nothing; leave one of the two out"
+                )
         if self.n > beam:
-            raise UsageError(f"n={self.n} with beam={beam}: n must be at most the beam")
+            raise UsageError(f"{option('n')}={self.n} with {option('beam')}={beam}: it must be at most the beam")
         check_alpha(self.alpha or 0.0)
 
     @property

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.errors import UsageError
+from dragoman.errors import UsageError, option
 
 if TYPE_CHECKING:
     from dragoman.decoding.glossary import Glossary
@@ -54,26 +54,36 @@ class SearchOptions:
         if self.min_length is not None:
             tokens_of(self.min_length, 1, name="min_length")
         if self.mbr not in (None, "chrf"):
-            raise UsageError(f"mbr={self.mbr}: unknown; known: chrf")
+            raise UsageError(f"{option('mbr')}={self.mbr}: unknown; known: chrf")
         for name in ("samples", "temperature", "top_k", "top_p", "seed"):
             if getattr(self, name) is not None and not self.samples_drawn:
-                raise UsageError(f"{name}={getattr(self, name)} is for sampling; ask for sample, or leave {name} out")
+                raise UsageError(
+                    f"{option(name)}={getattr(self, name)} is for sampling; ask for {option('sample')}, or leave {option(name)} out"
+                )
         if self.diversity is not None and self.diverse_groups == 1:
-            raise UsageError(f"diversity={self.diversity} is for groups of the beam; ask for 2 or more with diverse_groups")
-        if self.constrained and (self.samples_drawn or self.diverse_groups > 1):
-            other = "sample" if self.samples_drawn else "diverse_groups"
             raise UsageError(
-                f"{other}: samples and diverse groups cannot be made to hold phrases; leave glossary and require out, or {other}"
+                f"{option('diversity')}={self.diversity} is for groups of the beam; ask for 2 or more with {option('diverse_groups')}"
+            )
+        if self.constrained and (self.samples_drawn or self.diverse_groups > 1):
+            other = option("sample" if self.sample else "mbr" if self.mbr else "diverse_groups")
+            raise UsageError(
+                f"{other}: samples and diverse groups cannot be made to hold phrases; leave {option('glossary')} and {option('require')} "
+                f"out, or {other}"
             )
         if self.tree and (other := next((name for name in _AGAINST_TREES if getattr(self, name)), "")):
-            raise UsageError(f"tree with {other}: it could leave no tree over the source's words; leave one of the two out")
+            raise UsageError(
+                f"{option('tree')} with {option(other)}: it could leave no tree over the source's words; leave one of the two out"
+            )
         if self.samples_drawn and self.diverse_groups > 1:
-            raise UsageError("sample with diverse_groups: samples need no groups; leave one of the two out")
+            raise UsageError(
+                f"{option('sample' if self.sample else 'mbr')} with {option('diverse_groups')}: samples need no groups; leave one of the "
+                "two out"
+            )
         for name, phrases in (("require", self.require), ("forbid", self.forbid)):
             if isinstance(phrases, str) or not all(phrase.strip() for phrase in phrases):
-                raise UsageError(f"{name}={phrases!r}: give phrases that are not empty, one or more")
+                raise UsageError(f"{option(name)}={phrases!r}: give phrases that are not empty, one or more")
             if broken := [phrase for phrase in phrases if re.search("[\ud800-\udfff]", phrase)]:
-                raise UsageError(f"{name}: {broken[0]!r} is not text, as its bytes are not UTF-8; give it in UTF-8")
+                raise UsageError(f"{option(name)}: {broken[0]!r} is not text, as its bytes are not UTF-8; give it in UTF-8")
 
     @property
     def samples_drawn(self) -> bool:
@@ -93,7 +103,7 @@ class SearchOptions:
 def _in_range(name: str, value: float | None, least: float, most: float = math.inf) -> None:
     if value is not None and not (least <= value <= most and math.isfinite(value)):
         bound = f"between {least} and {most}" if most < math.inf else f"{least} or more"
-        raise UsageError(f"{name}={value}: it must be {bound}")
+        raise UsageError(f"{option(name)}={value}: it must be {bound}")
 
 
 def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:

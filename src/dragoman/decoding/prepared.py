@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.decoding.step import StepModel, TransformerStep
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import FusedAttention, MultiHeadAttention
 from dragoman.model.embedding import Embedding
@@ -233,9 +233,9 @@ class PreparedStep(StepModel[Prepared]):
 def check_products(precision: str, device: torch.device) -> None:
     """Raise UsageError for a precision that there is not, or not on that device."""
     if precision not in get_args(Precision):
-        raise UsageError(f"precision={precision!r}: unknown; choose among {', '.join(get_args(Precision))}")
+        raise UsageError(f"{option('precision')}={precision}: unknown; choose among {', '.join(get_args(Precision))}")
     if precision == "int8" and device.type != "cpu":
-        raise UsageError(f"precision='int8' is for a CPU and the model is on {device.type}; choose 'bf16' or 'fp32'")
+        raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -243,8 +243,8 @@ def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
     check_products(precision, models[0].output.weight.device)
     if precision != "fp32" and not all(map(can_prepare, models)):
         raise UsageError(
-            f"precision={precision!r} is for Transformers without rotary positions, QK-norm and fewer heads of keys and values, whose "
-            "layers nobody watches; choose 'fp32'"
+            f"{option('precision')}={precision} is for Transformers without rotary positions, QK-norm and fewer heads of keys and values, "
+            "whose layers nobody watches; choose fp32"
         )
 
 

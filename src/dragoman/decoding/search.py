@@ -21,7 +21,7 @@ from dragoman.decoding.rules import ForcedPrefix, MinimumLength, NoRepeatedNgram
 from dragoman.decoding.sample import sample, sample_keys
 from dragoman.decoding.step import StepModel
 from dragoman.decoding.trees import OnlyTrees, TreeVocabulary, fewest_tokens
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, option
 
 _SHORTEST = 16  # tokens that a shorter sentence counts as in a batch: its rows of the output layer take memory too
 _WIDEST = 32  # hypotheses that a sentence gets for its phrases: each costs a step of the decoder as well
@@ -86,17 +86,18 @@ class Search:
         least = 1 if self.options.min_length is None else tokens_of(self.options.min_length, tokens, name="min_length")
         if least > most:
             raise UsageError(
-                f"{text.place}: min_length asks for {least} tokens and at most {most} are allowed; lower it or raise max_length"
+                f"{text.place}: {option('min_length')} asks for {least} tokens and at most {most} are allowed; lower it or raise "
+                f"{option('max_length')}"
             )
         if len(text.prefix.ids) >= most:
             raise DragomanError(
                 f"{text.place}: the prefix has {len(text.prefix.ids)} tokens, and an output of at most {most} has room for {most - 1} "
-                "before its end; shorten it or raise max_length"
+                f"before its end; shorten it or raise {option('max_length')}"
             )
         if self.options.tree and most < fewest_tokens(text.words):
             raise DragomanError(
                 f"{text.place}: a tree over {text.words} words has {fewest_tokens(text.words)} tokens or more, and at most {most} are "
-                "allowed; raise max_length, or shorten the sentence"
+                f"allowed; raise {option('max_length')}, or shorten the sentence"
             )
         return least, most
 

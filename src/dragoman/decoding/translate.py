@@ -24,7 +24,7 @@ from dragoman.decoding.search import Engine, Found, Search, Wanted
 from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, LineError, UsageError, of_line, option
 
 _log = logging.getLogger("dragoman")
 _STOPS = ("length", "repetition", "end", "empty")  # of a text in pieces the first of these that one of them has
@@ -145,7 +145,9 @@ class Translator:
         if prefixes is not None and len(prefixes) != len(texts):
             raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
         if prefixes is not None and options.tree:
-            raise UsageError("tree with prefixes: a beginning could leave no tree over the source's words; leave one of the two out")
+            raise UsageError(
+                f"{option('tree')} with prefixes: a beginning could leave no tree over the source's words; leave one of the two out"
+            )
         parts = self._parts(texts, place, first_line, whole=options.tree)
         wanted = []
         for number, line in enumerate(parts):
@@ -153,7 +155,8 @@ class Translator:
             where = f"{f'{place}, ' if place else ''}line {first_line + number}"
             if prefix.strip() and not line:
                 _log.warning("%s: there is nothing to translate, so the prefix %r is left out", where, prefix)
-            wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
+            with of_line(first_line + number):
+                wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             found = iter(find([part for line in wanted for part in line], batch_tokens))
         translations = [
@@ -181,7 +184,10 @@ class Translator:
         """
         tokenizer = self.bundle.source_tokenizer
         before = f"{place}, " if place else ""
-        heads = [tokenizer.split_tag(text, place=f"{before}line {number}") for number, text in enumerate(texts, start=first_line)]
+        heads = []
+        for number, text in enumerate(texts, start=first_line):
+            with of_line(number):
+                heads.append(tokenizer.split_tag(text, place=f"{before}line {number}"))
         limit, learnt = self._longest - len(tokenizer.as_source(())), self.bundle.config.data.max_length - 1
         lines: list[list[Part]] = []
         encoded = tokenizer.encode_batch([text for _, text in heads])
@@ -195,9 +201,10 @@ class Translator:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
                     _log.warning(notice, before, number, length, learnt)
             elif whole:
-                raise DragomanError(
+                raise LineError(
                     f"{before}line {number}: {length} tokens exceed the model's limit of {limit}, and a tree cannot be made in pieces; "
-                    "shorten the sentence"
+                    "shorten the sentence",
+                    number,
                 )
             else:
                 pieces = split_text(text, fits=partial(self._fits, most=limit - len(head)))
@@ -222,14 +229,18 @@ class Translator:
         check_alpha(alpha)
         if options.samples_drawn:
             if beam is not None:
-                raise UsageError(f"beam={beam} with sample: samples are drawn one by one; leave one of the two out")
+                raise UsageError(f"{option('beam')}={beam} with {option('sample')}: samples are drawn one by one; leave one of the two out")
             if not 1 <= n_best <= options.drawn(n_best):
-                raise UsageError(f"n_best={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples")
+                raise UsageError(
+                    f"{option('n_best')}={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples"
+                )
         beam = self.bundle.config.decoding.beam if beam is None else beam
         if not options.samples_drawn:
             check_n_best(n_best, beam)
         if beam % options.diverse_groups:
-            raise UsageError(f"diverse_groups={options.diverse_groups} with beam={beam}: the groups must share the beam equally")
+            raise UsageError(
+                f"{option('diverse_groups')}={options.diverse_groups} with {option('beam')}={beam}: the groups must share the beam equally"
+            )
         self._check_phrases(options)
         steps = self._steps()
         return Search(

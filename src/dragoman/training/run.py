@@ -25,7 +25,7 @@ from dragoman.data.tokenizer import Kind, Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
-from dragoman.toml import to_toml
+from dragoman.toml import read_toml, to_toml
 from dragoman.training.records import read_run
 from dragoman.training.start import describe_start, starting_tokenizers, starting_vocabularies
 from dragoman.training.text import check_text_settings, corpus_facts, learn_tokenizer, text_corpora
@@ -99,6 +99,24 @@ def create_run(run: Path, config: Config, argv: Sequence[str]) -> None:
         raise
 
 
+def check_whole_settings(run: Path) -> None:
+    """Raises DragomanError when config.toml lacks settings that run.json has, as it does when its end is lost: defaults are not theirs."""
+    path, known = run / "config.toml", read_run(run).get("settings", {})
+    there = read_toml(path)
+    groups = {name: group for name, group in known.items() if isinstance(group, dict)}
+    lost = [
+        f"{name}.{key}"
+        for name, group in groups.items()
+        for key, value in group.items()
+        if value is not None and key not in there.get(name, {})
+    ]
+    if lost:
+        raise DragomanError(
+            f"{path}: {len(lost)} settings of the run are missing, {lost[0]} first, so the file is damaged; write them there again as "
+            'run.json has them under "settings", or start a new run'
+        )
+
+
 def check_settings(config: Config) -> None:
     """UsageError for settings of a training that would do nothing."""
     check_text_settings(config)
@@ -156,7 +174,9 @@ def prepare(run: Path, config: Config) -> Prepared:
     data = config.data
     try:
         source, target = load_tokenizers(run)
-    except DragomanError:
+    except DragomanError as error:
+        if "fingerprints" in read_run(run) and any(run.glob("tokenizer*.json")):  # training has begun with them
+            raise DragomanError(f"{error}; the run's checkpoints have it too") from None
         source, target = starting_tokenizers(run, data.tags) if config.training.start_from else _train_tokenizers(config)
         try:
             save_tokenizers(run, source, target)
