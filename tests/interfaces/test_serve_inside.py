@@ -243,7 +243,7 @@ def test_a_server_of_models_of_one_text_alone(folder: Path) -> None:
     with serving(folder / "decoder-only", device="cpu") as client:
         assert client.get("/health").json == {"status": "ok"}
         assert client.get("/languages").json == []
-        assert client.get("/frontend/settings").status == 200
+        assert client.get("/frontend/settings").status == 404
         assert client.post("/translate", {"q": "ona", "source": "aa", "target": "bb"}).error == "aa is not supported"
         (model,) = client.get("/api/v1/models").json["models"]
         assert (model["run"], model["architecture"], model["pairs"]) == ("decoder-only", "decoder-only", [])
@@ -254,9 +254,12 @@ def test_a_server_of_models_of_one_text_alone(folder: Path) -> None:
 
 
 def test_two_models_of_one_folder_name_have_two_names(folder: Path, tmp_path: Path) -> None:
-    save_bundle(small("decoder-only"), tmp_path / "decoder-only")
-    with serving(folder / "decoder-only", tmp_path / "decoder-only", device="cpu") as client:
-        assert [model["run"] for model in client.get("/api/v1/models").json["models"]] == ["decoder-only", "decoder-only-2"]
+    more = [tmp_path / "decoder-only", tmp_path / "decoder-only-2"]
+    for each in more:
+        save_bundle(small("decoder-only"), each)
+    with serving(folder / "decoder-only", *more, device="cpu") as client:
+        names = [model["run"] for model in client.get("/api/v1/models").json["models"]]
+        assert names == ["decoder-only", "decoder-only-2", "decoder-only-2-2"]
         assert client.post("/api/v1/explain", {"q": TEXT, "model": "decoder-only-2"}).status == 200
 
 

@@ -295,3 +295,13 @@ def test_the_page_below_a_prefix(made: Path, files: Path) -> None:
         assert client.get("/translator/", Accept="text/html").status == 200
         assert client.get("/translator/web/js/main.js").status == 200
         assert client.get("/web/js/main.js").status == 404
+
+
+def test_every_file_of_the_page_can_be_asked_for(made: Path) -> None:
+    place = Path(str(web.ROOT))
+    names = sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+    if not names:
+        pytest.skip("the package has no page")
+    assert "index.html" in names
+    with serving(made, device="cpu") as client:
+        assert {name: client.get(f"/web/{name}").status for name in names} == dict.fromkeys(names, 200)

@@ -81,7 +81,7 @@ def _asked(fields: Fields, models: Models, text: str) -> _Asked:
     if name is not None:
         model = models.named(string_of(fields, "model"))
         if model is None:
-            raise RefusalError(404, f"there is no model {str(name)[:80]!r}; there are {', '.join(each.name for each in models.all)}")
+            raise RefusalError(404, f"there is no model {str(name)[:80]!r}; there are {', '.join(each.name for each in models.everything)}")
         if isinstance(model, TextModel):
             return _Asked(model, text)
     if isinstance(model, Model) and fields.get("source") is None is fields.get("target") and len(model.place.pairs) == 1:

@@ -126,7 +126,7 @@ def _body(models: Models, settings: ServeSettings) -> Schema:
             "q": {**texts_schema(settings, many=False), "pattern": HAS_TEXT},
             "source": _STRING,
             "target": _STRING,
-            "model": {"enum": [model.name for model in models.all], "description": "One that translates nothing."},
+            "model": {"enum": [model.name for model in models.everything], "description": "One that translates nothing."},
             **search,
             "top_k": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_TOP, "description": "Tokens that could have stood there."},
             "attention": kinds,
