@@ -305,3 +305,17 @@ def test_every_file_of_the_page_can_be_asked_for(made: Path) -> None:
     assert "index.html" in names
     with serving(made, device="cpu") as client:
         assert {name: client.get(f"/web/{name}").status for name in names} == dict.fromkeys(names, 200)
+
+
+def test_the_options_reach_the_server(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dragoman.cli.looking import Looking
+
+    asked: list[tuple[bool, bool, bool]] = []
+
+    def serve(paths: object, settings: Any, *, say: object, looking: object) -> None:
+        asked.append((settings.explain, settings.watch, isinstance(looking, Looking)))
+
+    monkeypatch.setattr("dragoman.serve.server.serve", serve)
+    assert main(["serve", str(made)]) == 0
+    assert main(["serve", str(made), "--no-explain", "--watch"]) == 0
+    assert asked == [(True, False, True), (False, True, True)]
