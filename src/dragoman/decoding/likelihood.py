@@ -70,7 +70,7 @@ def score_lines(
 
 
 class Read(NamedTuple):
-    """A token of a prompt, its log-probability given those before it, None where nothing is before it, and the most probable tokens there."""
+    """A token of a prompt, its log-probability given those before it, None where nothing is before it, and the most probable ones there."""
 
     id: int
     score: float | None

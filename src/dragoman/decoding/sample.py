@@ -22,8 +22,8 @@ from dragoman.decoding.step import State, StepModel
 class Step:
     """What one step has drawn: rows (N,), places of the samples that were unfinished; their tokens and these tokens' scores (N, n) so far.
 
-    ``ended`` (N,) is True where the end was drawn, ``lost`` where the rules left nothing to draw. ``best`` are the log-probabilities and the
-    tokens (N, k) of the most probable tokens, where they are asked for.
+    ``ended`` (N,) is True where the end was drawn, ``lost`` where the rules left nothing to draw. ``best`` are the log-probabilities and
+    the tokens (N, k) of the most probable ones, where they are asked for.
     """
 
     rows: Tensor

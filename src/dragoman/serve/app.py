@@ -2,7 +2,7 @@
 
 from starlette.routing import Route, Router
 
-from dragoman.serve import libretranslate, native, operations, streaming, uploads
+from dragoman.serve import completions, libretranslate, native, operations, streaming, uploads
 from dragoman.serve.front import Front
 from dragoman.serve.service import Service
 
@@ -18,6 +18,8 @@ ROUTES = (
     ("POST", "/api/v1/translate", native.translate),
     ("POST", "/api/v1/stream", streaming.stream),
     ("POST", "/api/v1/score", native.score),
+    ("GET", "/v1/models", completions.models),
+    ("POST", "/v1/completions", completions.completions),
     ("GET", "/livez", operations.live),
     ("GET", "/health", operations.health),
     ("GET", "/metrics", operations.metrics),

@@ -1,4 +1,4 @@
-"""The models of a server, each for its language pairs; what leads from one language to another; what is known of each model."""
+"""The models of a server at work, each for its language pairs; what leads from one language to another; what is known of each model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,57 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dragoman.bundle import load_bundle, load_config, load_tokenizers, resolve_model
-from dragoman.config import Config
-from dragoman.data.tokenizer import tag_text
+from dragoman.bundle import load_bundle
 from dragoman.decoding.translate import Translator
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, UsageError
 from dragoman.presets import count_parameters
+from dragoman.serve.completers import Completer
 from dragoman.serve.detect import Profile, profiles_of
-from dragoman.serve.languages import AUTO, language_name, normal_code
+from dragoman.serve.languages import language_name
+from dragoman.serve.places import Place
 from dragoman.training.records import read_log
-
-
-@dataclass(frozen=True)
-class Place:
-    """A model as it was given: the path, the bundle that it means now, and its pairs, each with the tag to put before a text or none."""
-
-    path: Path
-    folder: Path
-    pairs: Mapping[tuple[str, str], str]
-
-    @classmethod
-    def find(cls, path: Path) -> "Place":
-        """The place of a model; DragomanError that says what is wrong with its folder, its settings or its languages."""
-        folder = resolve_model(path)
-        return cls(path, folder, _pairs(folder, load_config(folder)))
-
-
-def _pairs(folder: Path, config: Config) -> dict[tuple[str, str], str]:
-    if config.model.single:
-        raise DragomanError(f"{folder}: the model is {config.model.architecture}, and a server translates; give an encoder-decoder model")
-    source, target = normal_code(config.data.source), normal_code(config.data.target)
-    tags = load_tokenizers(folder)[0].tags
-    if not source or not (target or tags):
-        raise DragomanError(f"{folder}: the model does not say its languages, so no request can name them; put them into its config.json")
-    if not tags:
-        return {(source, target): ""}
-    return {(source, normal_code(tag)): f"{tag_text(tag)} " for tag in tags if normal_code(tag) != source}
-
-
-def find_models(paths: Sequence[Path]) -> list[Place]:
-    """The places of the models, with no weights read; UsageError when two translate the same pair."""
-    places = [Place.find(path) for path in paths]
-    seen: dict[tuple[str, str], Path] = {}
-    for place in places:
-        for pair in place.pairs:
-            if pair in seen:
-                raise UsageError(f"{place.path}: translates {'-'.join(pair)} as {seen[pair]} does; give one model for each pair")
-            if AUTO in pair:
-                raise UsageError(f"{place.path}: a language cannot be called {AUTO}, which asks a server to find it out; name it otherwise")
-            seen[pair] = place.path
-    return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +35,8 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The run's name, or the folder's, without the path to it."""
-        folder = self.place.folder
-        return (folder.parents[1] if folder.parent.name == "checkpoints" else folder).resolve().name
+        """The run's name, or the folder's."""
+        return self.place.name
 
     @property
     def step(self) -> int | None:
@@ -147,17 +104,33 @@ class Models:
 
     models: Sequence[Model]
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    completers: Sequence[Completer] = ()
 
     @classmethod
     def load(cls, places: Iterable[Place], *, device: str, precision: str) -> "Models":
         """Reads the weights of all; DragomanError for what is wrong with one."""
-        models = [Model.load(place, device=device, precision=precision) for place in places]
+        completers, models = [], []
+        for place in places:
+            if place.pairs:
+                models.append(Model.load(place, device=device, precision=precision))
+            else:
+                completers.append(Completer.load(place, device=device, precision=precision))
         profiles: dict[str, Profile] = {}
         for model in models:
             for code, profile in model.profiles.items():
                 if code not in profiles or profile.total > profiles[code].total:
                     profiles[code] = profile
-        return cls(models, profiles)
+        return cls(models, profiles, completers)
+
+    @property
+    def everything(self) -> list["Model | Completer"]:
+        """Those that translate, then those that go on with text."""
+        return [*self.models, *self.completers]
+
+    @property
+    def title(self) -> str:
+        """What is served, in a line: ``en-de, story``."""
+        return ", ".join([*("-".join(pair) for pair in self.pairs), *(each.name for each in self.completers)])
 
     @cached_property
     def pairs(self) -> Mapping[tuple[str, str], Hop]:

@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.serve.answers import refused
 from dragoman.serve.app import application
 from dragoman.serve.keys import read_keys
-from dragoman.serve.models import find_models
+from dragoman.serve.places import find_models
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.serve.settings import ServeSettings
@@ -63,7 +63,7 @@ def serve(
                 try:
                     await service.load(places)
                     if not service.ending:
-                        _log.info("ready: %s", ", ".join(f"{source}-{target}" for source, target in service.models.pairs))
+                        _log.info("ready: %s", service.models.title)
                         if ready is not None:
                             ready(Running(address, _from_any_thread(end)))
                     await serving
