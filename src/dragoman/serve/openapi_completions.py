@@ -59,7 +59,7 @@ def _body(names: list[str], settings: ServeSettings) -> Schema:
         "n": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_CHOICES, "description": "Continuations of each prompt."},
         "stream": {"type": ["boolean", "null"], "description": "Send the text as it comes."},
         "stream_options": {
-            "type": ["object", "null"], "properties": {"include_usage": {"type": "boolean"}}, "additionalProperties": False,
+            "type": ["object", "null"], "properties": {"include_usage": {"type": ["boolean", "null"]}}, "additionalProperties": False,
             "description": "With include_usage a stream ends with its count of tokens.",
         },
         "stop": {"anyOf": [{"type": "null"}, stop, a_list(stop, maxItems=MOST_STOPS)], "description": "End before one of these."},
