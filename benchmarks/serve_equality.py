@@ -9,13 +9,11 @@ server gives the best that does not.
 
 import argparse
 import asyncio
-import json
 import random
 import sys
-import time
 from pathlib import Path
 
-from served import Connection, offline, sentences_of, server
+from served import SEED, Connection, about, finish, offline, sentences_of, server
 
 
 def main() -> int:
@@ -33,27 +31,22 @@ def main() -> int:
         found, loops = asyncio.run(ask_all(host, port, sentences, options.clients))
     other = [place for place, (one, two) in enumerate(zip(expected, found, strict=True)) if one != two and place not in loops]
     facts = {
-        "command": " ".join(["python", "benchmarks/serve_equality.py", "MODEL", *sys.argv[2:]]).replace(
-            str(options.text), options.text.name
-        ),
-        "date": time.strftime("%Y-%m-%d"),
+        **about(options),
         "sentences": len(sentences),
         "clients": options.clients,
         "equal": sum(one == two for one, two in zip(expected, found, strict=True)),
         "loops": len(loops),
         "different": len(other),
     }
-    print(json.dumps(facts, indent=2))
     for place in other[:5]:
         print(f"{sentences[place]!r}\n  {expected[place]!r}\n  {found[place]!r}", file=sys.stderr)
-    if options.output:
-        options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    finish(facts, options.output)
     return int(bool(other))
 
 
 async def ask_all(host: str, port: int, sentences: list[str], clients: int) -> tuple[list[str], set[int]]:
     """The translations, and the places of those requests in which one went round in a loop."""
-    choose = random.Random(2)
+    choose = random.Random(SEED)
     jobs, start = [], 0
     while start < len(sentences):
         size = choose.choice([1, 1, 1, 2, 5, 8])

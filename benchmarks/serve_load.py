@@ -1,23 +1,23 @@
-"""How a server carries load: throughput beside the command line's, fairness, overload, latency.
+"""How a server carries load: throughput beside the command line's, fairness, overload.
 
     python benchmarks/serve_load.py runs/mine --text test.en --output result.json
 
 Ratios are of measurements taken by turns on one machine, --rounds times; the medians count. Throughput: 16 clients with single sentences,
 beside `translate` of the same file without its start, and beside the same server with --batch 1. Fairness: the 95th percentile of eight
 clients with single sentences while another sends lists of 64, beside theirs alone. Overload: four times as many clients as fill the queue
-for --seconds; every answer must be 200, or 503 with Retry-After, and the server must be itself again within five seconds.
+for --seconds; every answer must be 200, or 503 with Retry-After, the texts that wait no more than the queue has places (64), and the server
+itself again within five seconds. `serve_latency.py` measures the start, the overhead of HTTP, and latency.
 """
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from served import Connection, offline, sentences_of, server
+from served import Connection, about, finish, offline, sentences_of, server
 
 BASE = {"source": "en", "target": "de"}
 
@@ -34,19 +34,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     sentences = sentences_of(options.text, options.sentences)
-    facts: dict[str, Any] = {
-        "command": " ".join(["python", "benchmarks/serve_load.py", "MODEL", *sys.argv[2:]]).replace(str(options.text), options.text.name),
-        "date": time.strftime("%Y-%m-%d"),
-    }
+    facts: dict[str, Any] = about(options)
     if "throughput" not in options.skip:
         facts["throughput"] = throughput(options.model, sentences, options.rounds)
     if "fairness" not in options.skip:
         facts["fairness"] = fairness(options.model, sentences, options.rounds)
     if "overload" not in options.skip:
         facts["overload"] = overload(options.model, sentences, options.seconds)
-    print(json.dumps(facts, indent=2))
-    if options.output:
-        options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    finish(facts, options.output)
 
 
 def throughput(model: Path, sentences: list[str], rounds: int) -> dict[str, float]:
@@ -134,11 +129,25 @@ async def _overload(host: str, port: int, sentences: list[str], seconds: float, 
             name = str(status) if status == 200 or "retry-after" in headers else f"{status} without Retry-After"
             statuses[name] = statuses.get(name, 0) + 1
 
-    await asyncio.gather(*(client(number) for number in range(clients)))
+    async def watch() -> int:
+        """The most texts that waited."""
+        connection, most = Connection(host, port), 0
+        while time.perf_counter() < end:
+            _, _, health = await connection.ask(None, "/health?verbose=1")
+            most = max(most, health["queue_depth"])
+            await asyncio.sleep(0.05)
+        return most
+
+    most, *_ = await asyncio.gather(watch(), *(client(number) for number in range(clients)))
     began = time.perf_counter()
     while await _one(host, port, sentences) > 2 * usual and time.perf_counter() - began < 60:
         pass
-    return {"clients": clients, "answers": statuses, "seconds_to_be_itself_again": round(time.perf_counter() - began, 2)}
+    return {
+        "clients": clients,
+        "answers": statuses,
+        "most_waiting": most,
+        "seconds_to_be_itself_again": round(time.perf_counter() - began, 2),
+    }
 
 
 async def _one(host: str, port: int, sentences: list[str]) -> float:

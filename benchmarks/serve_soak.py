@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from served import Connection, resident, sentences_of, server, threads
+from served import Connection, about, finish, resident, sentences_of, server, threads
 
 BASE = {"source": "en", "target": "de"}
 
@@ -32,13 +32,10 @@ def main() -> int:
     with server(options.model) as (host, port, process):
         facts = asyncio.run(soak(host, port, process, sentences, 60 * options.minutes))
     facts = {
-        "command": " ".join(["python", "benchmarks/serve_soak.py", "MODEL", *sys.argv[2:]]).replace(str(options.text), options.text.name),
-        "date": time.strftime("%Y-%m-%d"),
+        **about(options),
         **facts,
     }
-    print(json.dumps(facts, indent=2))
-    if options.output:
-        options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    finish(facts, options.output)
     return int(facts["memory_growth"] >= 0.05 or facts["threads"][0] != facts["threads"][1] or facts["left_behind"] > 0)
 
 

@@ -180,6 +180,28 @@ def test_a_stream_gives_what_generate_gives() -> None:
             assert [part.stop for part in parts] == [""] * (len(parts) - 1) + [whole.stop]
 
 
+def test_many_streams_together_give_what_generate_gives_each() -> None:
+    generator = Generator(random_bundle(GPT, bytes_tokenizer()))
+    options = [GenerationOptions(n=place % 3 + 1, seed=place, max_tokens=4 + place, temperature=0.9, stop=("x",)) for place in range(6)]
+    texts: dict[tuple[int, int], list[Continuation]] = {}
+    for additions in generator.streams(PROMPTS[:6], options, best=2):
+        for each in additions:
+            texts.setdefault((each.prompt, each.number), []).append(each.continuation)
+            assert (each.id is None) == (not each.continuation.tokens)
+            if each.id is not None:
+                assert [score for _, score in each.best] == sorted((score for _, score in each.best), reverse=True)
+                assert each.continuation.token_scores[0] <= each.best[0][1]
+                assert each.id not in dict(each.best) or dict(each.best)[each.id] == each.continuation.token_scores[0]
+    assert len(texts) == sum(each.n for each in options)
+    for place, own in enumerate(options):
+        (expected,) = generator.generate([PROMPTS[place]], own)
+        for number, whole in enumerate(expected):
+            parts = texts[place, number]
+            assert "".join(part.text for part in parts) == whole.text
+            assert [token for part in parts for token in part.tokens] == list(whole.tokens)
+            assert [part.stop for part in parts] == [""] * (len(parts) - 1) + [whole.stop]
+
+
 def test_a_stop_string_is_the_end_wherever_tokens_are_cut() -> None:
     generator = Generator(storyteller())
     whole = generator.generate(["Once upon"], GenerationOptions(temperature=0))[0][0].text

@@ -86,8 +86,9 @@ def test_scores_alignments_and_candidates_are_the_translators(toy: Path) -> None
         (scored,) = client.post("/api/v1/score", {**fields, "translation": expected.text}).json["scores"]
         errors = [
             client.post("/api/v1/translate", {**fields, **wrong}).error
-            for wrong in ({"beam": 17}, {"n_best": 3, "beam": 2}, {"max_length": "3x"}, {"max_length": 0})
+            for wrong in ({"beam": 17}, {"n_best": 3, "beam": 2}, {"max_length": "3x"}, {"max_length": 0}, {"beams": 2})
         ]
+        unknown = [client.post(path, {**fields, "translation": "A", "zz": 1}).error for path in ("/api/v1/stream", "/api/v1/score")]
         short = client.post("/api/v1/translate", {**fields, "max_length": 3})
         uneven = client.post("/api/v1/score", {**fields, "translation": ["A", "B"]})
     (line,) = found["sentences"]
@@ -102,6 +103,11 @@ def test_scores_alignments_and_candidates_are_the_translators(toy: Path) -> None
         "Invalid request: n_best (3) must be at most beam (2)",
         "Invalid request: max_length must be a number of tokens from 1 to 9999, or at most 2x the source's",
         "Invalid request: max_length must be a number of tokens from 1 to 9999, or at most 2x the source's",
+        "Invalid request: unknown field beams; did you mean beam?",
+    ]
+    assert [each.partition(";")[0] for each in unknown] == [
+        "Invalid request: unknown field translation",
+        "Invalid request: unknown field zz",
     ]
     assert len(short.json["translations"][0]["sentences"][0]["tokens"]) == 3
     assert short.headers["x-warnings"] == "length"

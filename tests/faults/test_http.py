@@ -12,7 +12,8 @@ import pytest
 
 from command_line import tiny_bundle
 from dragoman.cli.streams import few_of_a_kind
-from serving import Client, bundle_of, echoing, serving
+from dragoman.errors import DragomanError
+from serving import Answer, Client, bundle_of, echoing, serving
 
 BASE = {"source": "en", "target": "de"}
 
@@ -229,6 +230,45 @@ def test_a_fault_of_the_program_is_an_id_and_no_text(pair: Path, capfd: pytest.C
     assert answer.status == 500
     assert answer.error.startswith("Internal error (id ")
     assert "secret" not in answer.error + "".join(client.log) + capfd.readouterr().err
+
+
+def test_a_text_that_cannot_be_harms_no_other_of_its_batch(pair: Path) -> None:
+    """Whatever is wrong with it: a sentence of ours, or a fault of the program."""
+
+    def fail(text: str) -> str:
+        if text == "broken":
+            raise ValueError
+        if text == "impossible":
+            raise DragomanError("this text cannot be translated")
+        return text
+
+    texts = ["ona", "broken", "bek", "impossible", "tilu", "rem"]
+    answers: dict[str, Answer] = {}
+    with echoing(pair, change=fail) as client:
+
+        def ask(text: str) -> None:
+            answers[text] = client.post("/translate", {"q": text, **BASE})
+
+        for _ in range(5):  # until they have come together
+            threads = [threading.Thread(target=ask, args=[text]) for text in texts]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(20)
+            assert [answers[text].status for text in texts] == [200, 500, 200, 400, 200, 200]
+        assert answers["impossible"].error == "this text cannot be translated"
+        assert answers["bek"].json == {"translatedText": "bek"}
+
+
+def test_a_file_has_a_time_limit_too(pair: Path) -> None:
+    def slow(text: str) -> str:
+        time.sleep(0.05)
+        return text
+
+    with echoing(pair, change=slow, file_timeout=0.3, batch=1) as client:
+        answer = client.multipart("/translate_file", {"file": ("a.txt", b"ona bek.\n" * 400), **BASE})
+        assert (answer.status, answer.error) == (503, "Not translated within 0.3 seconds")
+        assert client.multipart("/translate_file", {"file": ("a.txt", b"ona"), **BASE}).status == 200
 
 
 def test_every_fault_is_in_the_log_under_its_id(pair: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from command_line import tiny_bundle
+from dragoman.bundle import save_bundle
+from language_models import GPT, random_bundle
 from serving import Client, bundle_of, serving
 
 
@@ -14,7 +16,8 @@ from serving import Client, bundle_of, serving
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     made = tiny_bundle(tmp_path_factory.mktemp("models") / "made")
     pairs = [("en", "de"), ("de", "en"), ("de", "fr")]
-    with serving(*(bundle_of(made, *pair) for pair in pairs), device="cpu") as client:
+    save_bundle(random_bundle(GPT), made.with_name("story"))
+    with serving(*(bundle_of(made, *pair) for pair in pairs), made.with_name("story"), device="cpu") as client:
         yield client
 
 
@@ -53,7 +56,7 @@ def test_a_few_requests_of_every_kind_are_answered_as_it_says(server: Client) ->
         operation = result.ok()
         if operation.path not in (
             "/translate", "/detect", "/health", "/languages", "/api/v1/translate", "/api/v1/explain", "/api/v1/trace/{id}/{name}",
-            "/api/v1/walk/{id}", "/api/v1/runs/{name}",
+            "/api/v1/walk/{id}", "/api/v1/runs/{name}", "/v1/completions",
         ):  # fmt: skip
             continue
         strategy = operation.as_strategy()
@@ -69,13 +72,39 @@ def test_a_few_requests_of_every_kind_are_answered_as_it_says(server: Client) ->
             )
 
         ask()
-    assert asked >= 16
+    assert asked >= 18
 
 
-def test_the_page_of_routes_joins_what_it_says_of_a_field(server: Client) -> None:
+def test_the_page_has_fields_a_line_to_copy_and_an_answer_of_each_route(server: Client) -> None:
     text = server.get("/docs").body.decode()
     assert "html leaves tags as they are; null is text; one of" in text
-    assert "<code>s</code>: The better translation</li>" in text
+    assert '<th scope="row">s</th><td>yes</td><td>text</td><td>The better translation</td>' in text
+    assert '<th scope="row">q</th><td>yes</td><td>text or list of text</td>' in text
+    assert f"curl {server.address}/translate_file -F file=@letter.txt -F source=de -F target=en" in text
+    assert f"curl --no-buffer {server.address}/api/v1/stream -H" in text
+    assert "&quot;translatedFileUrl&quot;" in text
+    document = server.get("/openapi.json").json
+    for path, methods in document["paths"].items():
+        for method in methods:
+            anchor = method + path.replace("/", "-").replace("{", "").replace("}", "")
+            assert (text.count(f'href="#{anchor}"'), text.count(f'id="{anchor}"')) == (1, 1), path
+    assert text.count("An answer:") == sum(len(methods) for methods in document["paths"].values()) - 2  # a stream, a file
+
+
+def test_the_answers_of_the_document_are_of_their_schemas(server: Client) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed; it comes with openapi-spec-validator")
+    for methods in server.get("/openapi.json").json["paths"].values():
+        for operation in methods.values():
+            for content in operation["responses"]["200"]["content"].values():
+                if "example" in content:
+                    jsonschema.validate(content["example"], content["schema"])
+
+
+def test_the_answers_that_are_drawn_are_of_their_schemas(server: Client) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed; it comes with openapi-spec-validator")
+    content = server.get("/openapi.json").json["paths"]["/v1/completions"]["post"]["responses"]["200"]["content"]
+    asked = {"model": "story", "prompt": ["ona", "bek"], "n": 2, "logprobs": 2, "echo": True}
+    jsonschema.validate(server.post("/v1/completions", asked).json, content["application/json"]["schema"])
 
 
 def test_the_examples_of_the_document_work(server: Client) -> None:

@@ -74,6 +74,15 @@ def test_only_what_is_searched_alike_goes_together_and_other_work_goes_alone() -
     assert not queue.clients
 
 
+def test_what_is_put_off_lets_the_rest_by_and_stays() -> None:
+    queue = FairQueue()
+    queue.put("a", 1, items("long", 2, key="long"))
+    queue.put("b", 2, items("short", 1))
+    assert Counter(item.work for item in queue.take(8, 1000, put_off=lambda key: key == "long")) == {"short": 1}
+    assert queue.take(8, 1000, put_off=lambda key: key == "long") == []
+    assert taken(queue) == {"long": 2}
+
+
 def test_a_budget_of_tokens_and_at_least_one_text() -> None:
     queue = FairQueue()
     queue.put("a", 1, items("a", 9))

@@ -205,7 +205,7 @@ def test_a_watched_run_is_loaded_when_told_to(made: Path, tmp_path: Path) -> Non
     import asyncio
 
     from dragoman.cli.looking import Looking
-    from dragoman.serve.models import find_models
+    from dragoman.serve.places import find_models
     from dragoman.serve.service import Service
     from dragoman.serve.settings import ServeSettings
 

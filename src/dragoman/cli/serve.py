@@ -1,4 +1,4 @@
-"""``dragoman serve``: models over HTTP, for LibreTranslate's clients and for programs that want to know more."""
+"""``dragoman serve``: models over HTTP, for clients of LibreTranslate and of OpenAI, and for programs that want to know more."""
 
 import os
 import sys
@@ -17,7 +17,10 @@ Text = str | None
 
 Models = Annotated[
     list[Path],
-    typer.Argument(metavar="MODEL", help="Run folders (their best checkpoints), checkpoint folders or bundles, one for each pair."),
+    typer.Argument(
+        metavar="MODEL",
+        help="Run folders (their best checkpoints), checkpoint folders or bundles: one for each pair of languages, and decoder-only ones.",
+    ),
 ]
 Host = Annotated[
     Text, typer.Option("--host", metavar="HOST", help="The address to listen at; 0.0.0.0 is every one of this machine. Default: 127.0.0.1.")
@@ -46,7 +49,11 @@ MaxWait = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", min=0.001, metavar="SECONDS", help="How long a translation may take, before a 503. Default: 60."),
+    typer.Option("--timeout", min=0.001, metavar="SECONDS", help="How long an answer may take, before a 503. Default: 60."),
+]
+FileTimeout = Annotated[
+    float | None,
+    typer.Option("--file-timeout", min=0.001, metavar="SECONDS", help="The same for a whole file of /translate_file. Default: 600."),
 ]
 CharLimit = Annotated[
     Whole,
@@ -127,6 +134,7 @@ def serve(
     queue: Queue = None,
     max_wait: MaxWait = None,
     timeout: Timeout = None,
+    file_timeout: FileTimeout = None,
     char_limit: CharLimit = None,
     batch_limit: BatchLimit = None,
     alternatives_limit: Alternatives = None,
@@ -142,12 +150,13 @@ def serve(
     access_log: AccessLog = True,
     quiet: Quiet = False,
 ) -> None:
-    """Serve models over HTTP: LibreTranslate's routes, and our own under /api/v1, which the server's /docs lists.
+    """Serve models over HTTP: LibreTranslate's routes, OpenAI's for text, and our own under /api/v1, all of which the server's /docs lists.
 
-    Several models make several language pairs, and two of them another where no model leads there by itself. Texts of all requests are
-    decoded together. SIGTERM or Ctrl-C finishes what was begun and leaves; SIGHUP loads the newest checkpoints. Where an option is not
-    given, LibreTranslate's environment variable of the same meaning counts (LT_HOST, LT_PORT, LT_CHAR_LIMIT, LT_BATCH_LIMIT, LT_REQ_LIMIT,
-    LT_ALTERNATIVES_LIMIT, LT_API_KEYS, LT_SUGGESTIONS, LT_URL_PREFIX, LT_THREADS, LT_METRICS_AUTH_TOKEN, LT_DISABLE_FILES_TRANSLATION).
+    Several models make several language pairs, and two of them another where no model leads there by itself. Decoder-only models go on with
+    text at /v1/completions. Texts of all requests are decoded together. SIGTERM or Ctrl-C finishes what was begun and leaves; SIGHUP loads
+    the newest checkpoints. Where an option is not given, LibreTranslate's environment variable of the same meaning counts (LT_HOST,
+    LT_PORT, LT_CHAR_LIMIT, LT_BATCH_LIMIT, LT_REQ_LIMIT, LT_ALTERNATIVES_LIMIT, LT_API_KEYS, LT_SUGGESTIONS, LT_URL_PREFIX, LT_THREADS,
+    LT_METRICS_AUTH_TOKEN, LT_DISABLE_FILES_TRANSLATION).
     """
     if quiet:
         hush()

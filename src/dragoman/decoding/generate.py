@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from dragoman.decoding.generation_options import GenerationOptions
 from dragoman.decoding.pieces import Ending, TextStream
 from dragoman.decoding.prepared import Precision, check_products
 from dragoman.decoding.rules import MinimumLength, NoRepeatedNgram, RepetitionGuard, Rule
-from dragoman.decoding.sample import sample, sample_keys, sampling_steps
+from dragoman.decoding.sample import Step, sample, sample_keys, sampling_steps
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
 from dragoman.errors import DragomanError, LineError, UsageError, option
@@ -46,6 +46,29 @@ class Continuation:
     log_probability: float
     score: float
     stop: str
+
+
+class Addition(NamedTuple):
+    """What the sample ``number`` of the prompt ``prompt``, both counted from 0, has added in one step of many that are drawn together.
+
+    Its ``stop`` is also ``lost``, where no token has a positive probability. ``best`` are the most probable tokens there, the most probable
+    first, with their natural log-probabilities, and ``id`` the one that was drawn; None and nothing in an end that is not the model's own.
+    """
+
+    prompt: int
+    number: int
+    continuation: Continuation
+    id: int | None
+    best: tuple[tuple[int, float], ...] = ()
+
+
+class _Row(NamedTuple):
+    """A sample on its way: which it is, its text, and its ids so far."""
+
+    prompt: int
+    number: int
+    text: TextStream
+    ids: list[int]
 
 
 @dataclass(frozen=True)
@@ -153,31 +176,60 @@ class Generator:
         options = options or GenerationOptions()
         if options.beam or options.n > 1:
             raise UsageError("a stream is of one continuation that is drawn, or greedy: leave beam out, and n at 1")
-        tokenizer = self.bundle.target_tokenizer
-        asked = self._prompt(self._encode([prompt])[0], options, "the prompt", 1)
-        source, mask = self._padded([asked])
-        text, rules = TextStream(tokenizer, asked.ids, options.stop), self._rules([asked], options)
-        ids: list[int] = []
-        with evaluation_mode(self.models):
-            steps = sampling_steps(
-                self._steps(options.slide), source, mask, keys=[sample_keys(asked.ids, options.seed_used, 1)],
-                **self._common([asked], rules), **options.drawing,
-            )  # fmt: skip
-            for step in steps:
-                if bool(step.lost[0]):
+        for additions in self.streams([prompt], [options]):
+            for addition in additions:
+                if addition.continuation.stop == "lost":
                     raise DragomanError(
                         "no continuation of positive probability: relax the settings of the search (lengths, n-grams), or use an undamaged "
                         "copy of the model, as its weights may be damaged"
                     )
-                ids, score = step.seen[0].tolist(), float(step.token_scores[0, -1])
-                if bool(step.ended[0]):
-                    break
-                yield self._part(text.add(ids[-1]), ids[-1:], [score], options, "")
-        content = ids[:-1]
-        rest = text.finish()
-        stop = self._stop(content, text.stopped, asked, self._guard([asked], options))
-        own = stop in ("end", "repetition")
-        yield self._part(rest, ids[-1:] if own else [], [score] if own else [], options, stop)
+                yield addition.continuation
+
+    def streams(self, prompts: Sequence[str], options: Sequence[GenerationOptions], *, best: int = 0) -> Iterator[list[Addition]]:
+        """Many continuations as they come, drawn together: at each step what each unfinished one has added.
+
+        ``options`` are those of each prompt. They draw, and differ in n, max_tokens and seed alone, as what is drawn together is drawn
+        alike. ``best`` says how many of the most probable tokens are told with each. A prompt without room for a continuation is refused.
+        """
+        shared = options[0]
+        names = ["the prompt"] if len(prompts) == 1 else [f"prompt {number}" for number in range(1, len(prompts) + 1)]
+        asked = zip(self._encode(prompts), options, names, strict=True)
+        given = [self._prompt(ids, own, name, number) for number, (ids, own, name) in enumerate(asked, start=1)]
+        source, mask = self._padded(given)
+        keys = [sample_keys(prompt.ids, own.seed_used, own.n) for prompt, own in zip(given, options, strict=True)]
+        tokenizer, guard = self.bundle.target_tokenizer, self._guard(given, shared)
+        rows = [
+            _Row(place, number, TextStream(tokenizer, given[place].ids, shared.stop), [])
+            for place, some in enumerate(keys)
+            for number in range(len(some))
+        ]
+        with evaluation_mode(self.models):
+            for step in sampling_steps(
+                self._steps(shared.slide), source, mask, keys=keys, best=best, **self._common(given, self._rules(given, shared)),
+                **shared.drawing,
+            ):  # fmt: skip
+                yield [
+                    self._addition(rows[row], drawn, given, guard, shared)
+                    for row, drawn in zip(step.rows.tolist(), _drawn(step), strict=True)
+                ]
+
+    def _addition(
+        self, row: _Row, drawn: "_Drawn", prompts: Sequence[_Prompt], guard: RepetitionGuard, options: GenerationOptions
+    ) -> Addition:
+        """What a row has added with a token that was drawn for it."""
+        if drawn.lost:
+            return Addition(row.prompt, row.number, self._part("", [], [], options, "lost"), None)
+        text, stop = "", ""
+        if drawn.ended:
+            text = row.text.finish()
+            stop = self._stop(row.ids, row.text.stopped, prompts[row.prompt], guard, row.prompt)
+            if stop not in ("end", "repetition"):
+                return Addition(row.prompt, row.number, self._part(text, [], [], options, stop), None)
+        else:
+            row.ids.append(drawn.token)
+            text = row.text.add(drawn.token)
+        part = self._part(text, [drawn.token], [drawn.score], options, stop)
+        return Addition(row.prompt, row.number, part, drawn.token, drawn.best)
 
     def _alpha(self, options: GenerationOptions) -> float:
         """Of the length penalty; 0, the plain sum, where nothing is searched."""
@@ -281,6 +333,27 @@ class Generator:
         tokenizer, total = self.bundle.target_tokenizer, math.fsum(scores)
         penalty = length_penalty(len(ids), self._alpha(options))
         return Continuation(text, tuple(map(tokenizer.token, ids)), tuple(scores), total, total / penalty, stop)
+
+
+class _Drawn(NamedTuple):
+    """What a step has drawn for one row."""
+
+    token: int
+    score: float
+    ended: bool
+    lost: bool
+    best: tuple[tuple[int, float], ...]
+
+
+def _drawn(step: Step) -> Iterator[_Drawn]:
+    """What a step has drawn, row by row."""
+    columns = step.seen[:, -1], step.token_scores[:, -1], step.ended, step.lost
+    told: list[tuple[tuple[int, float], ...]] = [()] * len(step.rows)
+    if step.best is not None:
+        scores, tokens = (part.tolist() for part in step.best)
+        told = [tuple(zip(own, score, strict=True)) for own, score in zip(tokens, scores, strict=True)]
+    for token, score, ended, lost, best in zip(*(column.tolist() for column in columns), told, strict=True):
+        yield _Drawn(token, score, ended, lost, best)
 
 
 def opening(bundle: Bundle) -> list[int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import check_alpha, length_penalty
+from dragoman.decoding.generate import opening
 from dragoman.decoding.score import Scored
 from dragoman.decoding.step import evaluation_mode
 from dragoman.errors import DragomanError
@@ -66,6 +67,47 @@ def score_lines(
             raise DragomanError(f"{name} has log-probability {total}: damaged weights; use another copy of the model")
         scored.append(Scored(tuple(map(tokenizer.token, row[1:])), tuple(each), total, total / length_penalty(len(each), alpha)))
     return scored
+
+
+class Read(NamedTuple):
+    """A token of a prompt, its log-probability given those before it, None where nothing is before it, and the most probable ones there."""
+
+    id: int
+    score: float | None
+    best: tuple[tuple[int, float], ...] = ()
+
+
+def score_prompts(bundle: Bundle, prompts: Sequence[str], *, best: int = 0, batch_tokens: int = 16_384) -> list[list[Read]]:
+    """The tokens of each prompt as a model that goes on with it reads them, without what stands before every prompt.
+
+    ``best`` says how many of the most probable tokens are told with each. Raises DragomanError for a prompt of more tokens than the model
+    has positions.
+    """
+    model, tokenizer, head = bundle.language_model, bundle.target_tokenizer, opening(bundle)
+    rows = [[*head, *ids] or [tokenizer.bos] for ids in tokenizer.encode_batch(prompts)]
+    for number, row in enumerate(rows, start=1):
+        if len(row) > model.max_positions:
+            raise DragomanError(f"prompt {number} has {len(row)} tokens, and the model {model.max_positions} positions; shorten it")
+    found: list[list[Read]] = [[] for _ in rows]
+    with evaluation_mode([model]), torch.inference_mode():
+        for batch in batches_of([len(row) for row in rows], batch_tokens=batch_tokens):
+            tokens, real = pad_rows([rows[place] for place in batch], pad=tokenizer.pad, device=model.output.weight.device)  # (B, T)
+            for place, hidden in zip(batch, model.hidden(tokens, real), strict=True):
+                found[place] = _read(model, rows[place], hidden, best)[len(head) :]
+    return [[] if row == [tokenizer.bos] and not head else each for row, each in zip(rows, found, strict=True)]
+
+
+def _read(model: LanguageModel, row: Sequence[int], hidden: Tensor, best: int) -> list[Read]:
+    """The tokens of one row with what its hidden states (T, D) say of them."""
+    read = [Read(row[0], None)]
+    for start in range(0, len(row) - 1, _POSITIONS_AT_ONCE):
+        following = row[start + 1 : start + 1 + _POSITIONS_AT_ONCE]
+        log_probs = model.project(hidden[start : start + len(following)]).float().log_softmax(-1)  # (T, V)
+        values, ids = (part.tolist() for part in log_probs.topk(min(best, log_probs.size(1))))
+        scores = log_probs.gather(1, torch.tensor(following, device=log_probs.device)[:, None])[:, 0].tolist()
+        told = [tuple(zip(own, value, strict=True)) for own, value in zip(ids, values, strict=True)]
+        read += [Read(*each) for each in zip(following, scores, told, strict=True)]
+    return read
 
 
 def _windows(text: int, length: int, most: int) -> list[_Window]:

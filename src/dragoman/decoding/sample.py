@@ -22,7 +22,8 @@ from dragoman.decoding.step import State, StepModel
 class Step:
     """What one step has drawn: rows (N,), places of the samples that were unfinished; their tokens and these tokens' scores (N, n) so far.
 
-    ``ended`` (N,) is True where the end was drawn, ``lost`` where the rules left nothing to draw.
+    ``ended`` (N,) is True where the end was drawn, ``lost`` where the rules left nothing to draw. ``best`` are the log-probabilities and
+    the tokens (N, k) of the most probable ones, where they are asked for.
     """
 
     rows: Tensor
@@ -30,6 +31,7 @@ class Step:
     token_scores: Tensor
     ended: Tensor
     lost: Tensor
+    best: tuple[Tensor, Tensor] | None = None
 
 
 @torch.inference_mode()
@@ -84,8 +86,12 @@ def sampling_steps(
     top_k: int = 0,
     top_p: float = 1.0,
     rules: Sequence[Rule] = (),
+    best: int = 0,
 ) -> Iterator[Step]:
-    """The steps of `sample`, each as soon as it is drawn, until no sample is unfinished; a row is the place of its key among all keys."""
+    """The steps of `sample`, each as soon as it is drawn, until no sample is unfinished; a row is the place of its key among all keys.
+
+    Each step tells the ``best`` most probable tokens, if so many are asked for.
+    """
     sentence = torch.tensor([place for place, some in enumerate(keys) for _ in some], device=source.device)  # (N,)
     key = torch.tensor([each for some in keys for each in some], dtype=torch.long, device=source.device)  # (N,)
     limit = torch.tensor(max_lengths, device=source.device)
@@ -108,7 +114,8 @@ def sampling_steps(
         seen, token_scores = torch.cat((seen, tokens[:, None]), 1), torch.cat((token_scores, score), 1)
         impossible = ~(score[:, 0] > -math.inf)
         done = tokens == eos
-        yield Step(row, seen, token_scores, done, impossible)
+        most = log_probs.topk(min(best, log_probs.size(1))) if best else None  # (N, k) twice
+        yield Step(row, seen, token_scores, done, impossible, None if most is None else (most.values, most.indices))
         going = (~(done | impossible)).nonzero()[:, 0]  # (M,)
         if len(going) < len(row):
             state = model.reorder(state, going[:, None])

@@ -2,7 +2,7 @@
 
 from starlette.routing import Route, Router
 
-from dragoman.serve import inside, libretranslate, native, operations, runs, streaming, uploads, web
+from dragoman.serve import completions, inside, libretranslate, native, operations, runs, streaming, uploads, web
 from dragoman.serve.front import Front
 from dragoman.serve.service import Service
 
@@ -23,6 +23,8 @@ ROUTES = (
     ("GET", "/api/v1/walk/{id}", inside.walk),
     ("GET", "/api/v1/runs", runs.runs),
     ("GET", "/api/v1/runs/{name}", runs.run),
+    ("GET", "/v1/models", completions.models),
+    ("POST", "/v1/completions", completions.completions),
     ("GET", "/livez", operations.live),
     ("GET", "/health", operations.health),
     ("GET", "/metrics", operations.metrics),

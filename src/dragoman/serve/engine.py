@@ -1,20 +1,28 @@
-"""The one thread that computes: texts of many requests are decoded together, all else is done alone, each in its turn."""
+"""The one thread that computes: texts of many requests are decoded together, all else is done alone, each in its turn.
+
+Translations are short and done at once. Continuations may be long: some batches of them go on side by side, a little of each at a time, so
+that what is short does not wait for what is long.
+"""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from dragoman.decoding.beam import Hypothesis, Live, Watch
+from dragoman.decoding.generate import Addition
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.translate import Translation
 from dragoman.errors import DragomanError
+from dragoman.serve.completers import Drawing, Prompt
 from dragoman.serve.metrics import Metrics
 from dragoman.serve.models import Model
 from dragoman.serve.queue import FairQueue, Item
@@ -24,6 +32,8 @@ from dragoman.serve.settings import ServeSettings
 Result = TypeVar("Result")
 
 _IDLE_SECONDS = 0.005  # that an idle engine waits for company of a text
+_GOING = 4  # batches of continuations side by side
+_SLICE_SECONDS = 0.05  # of one of them, before others have their turn
 _CHARACTERS = 3  # that a token has at least on average; what has more tokens makes two batches of one
 
 
@@ -45,8 +55,32 @@ class Output(NamedTuple):
     looped: bool
 
 
+class Drawn(NamedTuple):
+    """What has been added to one of several prompts, which is told by its place."""
+
+    place: int
+    addition: Addition
+
+
 class StoppedError(Exception):
     """Nobody waits for what is being computed."""
+
+
+@dataclass
+class _Going:
+    """A batch of prompts on its way, what it still has to add, and what it has taken so far."""
+
+    batch: Sequence[Item]
+    additions: Iterator[list[tuple[int, Addition]]]
+    seconds: float = 0.0
+    tokens: int = 0
+    began: bool = False
+
+    @classmethod
+    def on(cls, batch: Sequence[Item]) -> "_Going":
+        """That of a batch whose key is a `Drawing`."""
+        drawing: Drawing = batch[0].key  # type: ignore[assignment]
+        return cls(batch, drawing.together([item.work for item in batch]))
 
 
 class Engine:
@@ -55,6 +89,7 @@ class Engine:
     def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
         self._queue = FairQueue()
+        self._going: deque[_Going] = deque()  # the engine's thread's own
         self._ready = threading.Condition()
         self._numbers = count(1)
         self._ending = False
@@ -83,7 +118,39 @@ class Engine:
         result: Result = future.result()
         return result
 
+    async def draw(self, drawing: Drawing, prompts: Sequence[Prompt], sizes: Sequence[int], *, client: str) -> AsyncGenerator[Drawn, None]:
+        """What follows prompts, as it comes, in whatever order; ``sizes`` are the most tokens of each with its prompt.
+
+        Raises RefusalError when there is no place for them for too long, or one of them cannot be. Who goes away closes this.
+        """
+        drawn: asyncio.Queue[tuple[int, Addition | BaseException | None]] = asyncio.Queue()
+        closed = threading.Event()
+        items = [
+            Item(drawing, prompt, size, partial(_into, drawn, place), closed.is_set)
+            for place, (prompt, size) in enumerate(zip(prompts, sizes, strict=True))
+        ]
+        await self._enter(client, items)
+        left = len(items)
+        try:
+            while left:
+                place, result = await drawn.get()
+                if isinstance(result, BaseException):
+                    raise result
+                if result is None:
+                    left -= 1
+                else:
+                    yield Drawn(place, result)
+        finally:
+            closed.set()
+
     async def _submit(self, client: str, work: Sequence[tuple[Any, Any, int]]) -> list["asyncio.Future[Any]"]:
+        futures = [self._loop.create_future() for _ in work]
+        items = [Item(key, job, size, self._answer(future), future.done) for future, (key, job, size) in zip(futures, work, strict=True)]
+        await self._enter(client, items)
+        return futures
+
+    async def _enter(self, client: str, items: Sequence[Item]) -> None:
+        """Puts items into the queue once there is room."""
         deadline = self._loop.time() + self.settings.max_wait
         while self._queue.waiting >= self.settings.queue:
             self._room.clear()
@@ -95,12 +162,9 @@ class Engine:
                 raise busy("Server is busy")
         if self._ending:
             raise busy("Server is shutting down", seconds=10)
-        futures = [self._loop.create_future() for _ in work]
-        items = [Item(key, job, size, self._answer(future), future.done) for future, (key, job, size) in zip(futures, work, strict=True)]
         with self._ready:
             self._queue.put(client, next(self._numbers), items)
             self._ready.notify()
-        return futures
 
     def _answer(self, future: "asyncio.Future[Any]") -> Callable[[Any], None]:
         def answer(result: Any) -> None:
@@ -129,31 +193,70 @@ class Engine:
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)
         while (batch := self._next_batch()) is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                self._loop.call_soon_threadsafe(self._tell_of_room)
-            if not batch:  # nobody waited for what was there
-                continue
-            began = time.perf_counter()
-            try:
-                results = self._alone(batch[0]) if batch[0].key is None else self._together(batch)
-            except BaseException as error:
-                results = [error] * len(batch)
-            if batch[0].key is not None:
-                self.metrics.decoded(len(batch), time.perf_counter() - began)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
-                self._loop.call_soon_threadsafe(self._deliver, batch, results)
+            self._tell(self._tell_of_room)
+            if batch and isinstance(batch[0].key, Drawing):
+                self._going.append(_Going.on(batch))
+            elif batch:  # else nobody waited for what was there
+                self._do(batch)
+            if self._going:
+                first = self._going.popleft()
+                if self._goes_on(first):
+                    self._going.append(first)
 
     def _next_batch(self) -> list[Item] | None:
-        """What to do now, waiting for it; None at the end."""
+        """What to do now, waiting for it where nothing is going on; None at the end."""
         settings = self.settings
         with self._ready:
-            if not self._queue.waiting:
+            if not self._queue.waiting and not self._going:
                 self._ready.wait_for(lambda: self._queue.waiting or self._ending)
                 if not self._queue.waiting:
                     return None
                 if not self._ending and settings.batch > 1:
                     self._ready.wait_for(lambda: self._queue.waiting >= settings.batch, _IDLE_SECONDS)
-            return self._queue.take(settings.batch, settings.batch_tokens)
+            full = len(self._going) >= _GOING
+            return self._queue.take(settings.batch, settings.batch_tokens, put_off=lambda key: full and isinstance(key, Drawing))
+
+    def _do(self, batch: Sequence[Item]) -> None:
+        """All of a batch that is done at once."""
+        began = time.perf_counter()
+        try:
+            results = self._alone(batch[0]) if batch[0].key is None else self._together(batch)
+        except BaseException as error:
+            results = [error] * len(batch)
+        if batch[0].key is not None:
+            self.metrics.decoded(len(batch), time.perf_counter() - began)
+        self._tell(self._deliver, batch, results)
+
+    def _goes_on(self, going: _Going) -> bool:
+        """Some more of a batch of continuations, for a moment only while others wait; whether there is still more."""
+        batch, began, more = going.batch, time.perf_counter(), True
+        end = began + _SLICE_SECONDS
+        while more and (time.perf_counter() < end or not (self._going or self._queue.waiting)):
+            additions: Sequence[tuple[int, Any]]
+            try:
+                if all(item.gone() for item in batch):
+                    return False
+                additions = next(going.additions)
+                going.began = True
+                going.tokens += sum(addition.id is not None for _, addition in additions)
+            except StopIteration:
+                additions, more = [(place, None) for place in range(len(batch))], False
+            except BaseException as error:
+                if len(batch) > 1 and not going.began:  # a fault of one harms nobody else: each by itself
+                    self._going.extend(_Going.on([item]) for item in batch)
+                    return False
+                refusal = RefusalError(400, str(error)) if isinstance(error, DragomanError) else error
+                additions, more = [(place, refusal) for place in range(len(batch))], False
+            self._tell(self._deliver, [batch[place] for place, _ in additions], [addition for _, addition in additions])
+        going.seconds += time.perf_counter() - began
+        if not more:
+            self.metrics.decoded(len(batch), going.seconds)
+            self.metrics.tokens(sum(item.work.tokens for item in batch), going.tokens)
+        return more
+
+    def _tell(self, what: Callable[..., None], *about: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(what, *about)
 
     def _deliver(self, batch: Sequence[Item], results: Sequence[Any]) -> None:
         for item, result in zip(batch, results, strict=True):
@@ -186,9 +289,9 @@ class Engine:
             found = translate_together(model, texts, ask, watch, batch_tokens=self.settings.batch_tokens)
         except StoppedError:
             return [StoppedError()] * len(batch)
-        except DragomanError as error:
+        except Exception as error:
             if len(batch) == 1:
-                return [RefusalError(400, str(error))]
+                return [RefusalError(400, str(error)) if isinstance(error, DragomanError) else error]
             return [self._together([item])[0] for item in batch]
         translations = [each.translation for each in found]
         read = sum(len(part.source) for each in translations for part in each.parts)
@@ -220,6 +323,11 @@ def _without_loops(found: Translation, n_best: int) -> Translation:
     candidates = [replace(found, alternatives=()), *found.alternatives]
     best, *others = sorted(candidates, key=lambda each: each.stop == "repetition")[:n_best]
     return replace(best, alternatives=tuple(others))
+
+
+def _into(drawn: "asyncio.Queue[tuple[int, Any]]", place: int, result: Any) -> None:
+    """Says what became of the prompt at a place."""
+    drawn.put_nowait((place, result))
 
 
 async def _all_done(futures: Sequence["asyncio.Future[Any]"]) -> Sequence["asyncio.Future[Any]"]:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.errors import DragomanError
 from dragoman.serve.answers import as_json, refused
@@ -120,7 +120,8 @@ class _Exchange:
             if self.started:
                 internal(error)
                 raise
-            await _answer_to(error)(self.scope, self._receive, self._send)
+            answer = refused(_refusal_of(error), openai=(self.path or "").startswith("/v1/"))
+            await answer(self.scope, self._receive, self._send)
 
     def _check(self) -> None:
         settings = self.service.settings
@@ -224,14 +225,14 @@ def _host_name(host: str) -> str:
     return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and ":" in host else host
 
 
-def _answer_to(error: Exception) -> ASGIApp:
+def _refusal_of(error: Exception) -> RefusalError:
     if isinstance(error, RefusalError):
-        return refused(error)
+        return error
     if isinstance(error, StoppedError):
-        return refused(busy("The request was given up"))
+        return busy("The request was given up")
     if isinstance(error, HTTPException):
         sentence = {404: "Not found", 405: "Method not allowed"}.get(error.status_code, str(error.detail))
-        return refused(RefusalError(error.status_code, sentence, headers=error.headers))
+        return RefusalError(error.status_code, sentence, headers=error.headers)
     if isinstance(error, DragomanError):  # a text that a model cannot take
-        return refused(RefusalError(400, f"Invalid request: {error}"))
-    return refused(internal(error))
+        return RefusalError(400, f"Invalid request: {error}")
+    return internal(error)

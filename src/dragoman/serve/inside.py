@@ -17,7 +17,7 @@ from dragoman.serve.answers import as_json
 from dragoman.serve.detect import detect
 from dragoman.serve.languages import AUTO
 from dragoman.serve.models import Hop, Model, Models, TextModel
-from dragoman.serve.parameters import Fields, language_of, number, read_fields, string_of, texts_of, whole_number
+from dragoman.serve.parameters import Fields, check_known, language_of, number, read_fields, string_of, texts_of, whole_number
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Service
 from dragoman.serve.traces import MOST_BYTES, Looking, Pass, Wished
@@ -29,6 +29,12 @@ FEW_PIECES = 64
 """Pieces up to which all kinds of attention are sent without being asked for."""
 MOST_NUMBERS = 1_000_000
 """Numbers of a tensor that one answer may have."""
+EXPLAIN_FIELDS = (
+    "q", "source", "target", "model", "beam", "alpha", "max_length", "target_prefix", "reference", "chosen", "top_k", "attention",
+    "api_key",
+)  # fmt: skip
+TRACE_FIELDS = ("index", "rows", "cols", "api_key")
+WALK_FIELDS = ("layer", "head", "token", "target_token", "api_key")
 INDEX = r"^(\d{1,6}(,\d{1,6}){0,4})?$"
 SLICE = r"^\d{0,9}:\d{0,9}$"
 
@@ -47,6 +53,7 @@ async def explain(request: Request) -> Response:
     looking = _looking(service)
     fields = await read_fields(request)
     client = service.admit(request, fields)
+    check_known(fields, EXPLAIN_FIELDS)
     texts, many = texts_of(fields)
     if many:
         raise invalid("q must be a string: one text is looked into at a time")
@@ -65,7 +72,7 @@ async def explain(request: Request) -> Response:
         document = _document(asked, passed, kinds, top_k)
         return as_json({"id": service.traces.put(passed), **document})
 
-    return await in_time(service, "explained", service.engine.run(work, client=client.name))
+    return await in_time(service.settings.timeout, "explained", service.engine.run(work, client=client.name))
 
 
 def _looking(service: Service) -> Looking:
@@ -177,6 +184,7 @@ async def trace(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_fields(request)
     service.admit(request, fields, counted=False)
+    check_known(fields, TRACE_FIELDS)
     passed, name = _kept(service, request.path_params["id"]), request.path_params["name"]
     if not passed.names(name):
         near = ", ".join(passed.near(name)) or "none"
@@ -226,6 +234,7 @@ async def walk(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_fields(request)
     client = service.admit(request, fields)
+    check_known(fields, WALK_FIELDS)
     passed = _kept(service, request.path_params["id"])
     layer, head = (whole_number(fields, name, least=1, most=9999) for name in ("layer", "head"))
     token, target_token = (_token(fields, name) for name in ("token", "target_token"))
@@ -234,7 +243,7 @@ async def walk(request: Request) -> Response:
         check()
         return as_json(passed.walk(layer=layer, head=head, token=token, target_token=target_token))
 
-    return await in_time(service, "explained", service.engine.run(work, client=client.name))
+    return await in_time(service.settings.timeout, "explained", service.engine.run(work, client=client.name))
 
 
 def _token(fields: Fields, name: str) -> int | str | None:

@@ -1,106 +1,20 @@
-"""The models of a server, each for its language pairs; what leads from one language to another; what is known of each model."""
+"""The models of a server at work, each for its language pairs; what leads from one language to another; what is known of each model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from dragoman.bundle import Bundle, load_bundle, load_config, load_tokenizers, marked_checkpoint, resolve_model
-from dragoman.config import Config
-from dragoman.data.tokenizer import tag_text
+from dragoman.bundle import Bundle, load_bundle
 from dragoman.decoding.translate import Translator
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, UsageError
 from dragoman.presets import count_parameters
+from dragoman.serve.completers import Completer
 from dragoman.serve.detect import Profile, profiles_of
-from dragoman.serve.languages import AUTO, language_name, normal_code
+from dragoman.serve.languages import language_name
+from dragoman.serve.places import Place
 from dragoman.training.records import read_log
-
-
-@dataclass(frozen=True)
-class Place:
-    """A model as it was given: the path, the bundle that it means now, and its pairs, each with the tag to put before a text or none.
-
-    A model of one text has no pairs. ``name`` is what requests call it.
-    """
-
-    path: Path
-    folder: Path
-    pairs: Mapping[tuple[str, str], str]
-    name: str
-    single: bool = False
-
-    @classmethod
-    def find(cls, path: Path, *, name: str = "") -> "Place":
-        """The place of a model; DragomanError that says what is wrong with its folder, its settings or its languages."""
-        folder = resolve_model(path)
-        config = load_config(folder)
-        pairs = {} if config.model.single else _pairs(folder, config)
-        return cls(path, folder, pairs, name or names_of([path])[0], config.model.single)
-
-    @property
-    def run(self) -> Path | None:
-        """The run folder that the bundle is a checkpoint of."""
-        return run_of(self.folder)
-
-
-def run_of(path: Path) -> Path | None:
-    """The run folder that a path means, itself or that of a checkpoint; None for a bundle without its run."""
-    if not (path / "config.json").is_file():
-        return path
-    return path.parents[1] if path.parent.name == "checkpoints" else None
-
-
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """What the models of paths are called: as the run, or as the bundle's folder, without the path to it; the second of a name NAME-2."""
-    names: list[str] = []
-    for path in paths:
-        name = (run_of(path) or path).resolve().name
-        choices = chain([name], (f"{name}-{number}" for number in count(2)))
-        names.append(next(choice for choice in choices if choice not in names))
-    return names
-
-
-def runs_of(paths: Sequence[Path]) -> dict[str, Path]:
-    """The run folders that paths mean, by their names."""
-    found = ((name, run_of(path)) for name, path in zip(names_of(paths), paths, strict=True))
-    return {name: run for name, run in found if run is not None}
-
-
-def is_awaited(path: Path) -> bool:
-    """Whether this is a run that has no checkpoint yet."""
-    begun = any((path / name).is_file() for name in ("run.json", "log.jsonl"))
-    return begun and run_of(path) is path and not any(marked_checkpoint(path, mark) for mark in ("best", "last"))
-
-
-def _pairs(folder: Path, config: Config) -> dict[tuple[str, str], str]:
-    source, target = normal_code(config.data.source), normal_code(config.data.target)
-    tags = load_tokenizers(folder)[0].tags
-    if not source or not (target or tags):
-        raise DragomanError(f"{folder}: the model does not say its languages, so no request can name them; put them into its config.json")
-    if not tags:
-        return {(source, target): ""}
-    return {(source, normal_code(tag)): f"{tag_text(tag)} " for tag in tags if normal_code(tag) != source}
-
-
-def find_models(paths: Sequence[Path], *, watch: bool = False) -> list[Place]:
-    """The places of the models, with no weights read; with ``watch`` of runs without a checkpoint none.
-
-    UsageError when two translate the same pair.
-    """
-    named = zip(paths, names_of(paths), strict=True)
-    places = [Place.find(path, name=name) for path, name in named if not (watch and is_awaited(path))]
-    seen: dict[tuple[str, str], Path] = {}
-    for place in places:
-        for pair in place.pairs:
-            if pair in seen:
-                raise UsageError(f"{place.path}: translates {'-'.join(pair)} as {seen[pair]} does; give one model for each pair")
-            if AUTO in pair:
-                raise UsageError(f"{place.path}: a language cannot be called {AUTO}, which asks a server to find it out; name it otherwise")
-            seen[pair] = place.path
-    return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,17 +55,20 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class TextModel:
-    """A model of one text, decoder-only or encoder-only: it translates nothing."""
+    """A model of one text, which translates nothing: encoder-only, or decoder-only with what goes on with a text."""
 
     place: Place
     bundle: Bundle
     scores: Mapping[str, float] = field(default_factory=dict)
+    completer: Completer | None = None
 
     @classmethod
-    def load(cls, place: Place, *, device: str) -> "TextModel":
+    def load(cls, place: Place, *, device: str, precision: str) -> "TextModel":
         """Reads the weights; DragomanError that says what is wrong."""
         bundle = _loaded(place, device)
-        return cls(place, bundle, _scores(place.folder, bundle.info.get("step")))
+        decoder_only = bundle.config.model.architecture == "decoder-only"
+        completer = Completer.of(place, bundle, precision=precision) if decoder_only else None
+        return cls(place, bundle, _scores(place.folder, bundle.info.get("step")), completer)
 
     @property
     def name(self) -> str:
@@ -251,7 +168,13 @@ class Models:
             for code, profile in model.profiles.items():
                 if code not in profiles or profile.total > profiles[code].total:
                     profiles[code] = profile
-        return cls(models, profiles, [TextModel.load(place, device=device) for place in places if place.single])
+        others = [TextModel.load(place, device=device, precision=precision) for place in places if place.single]
+        return cls(models, profiles, others)
+
+    @property
+    def completers(self) -> list[Completer]:
+        """The decoder-only ones, which go on with a text."""
+        return [model.completer for model in self.others if model.completer is not None]
 
     @property
     def everything(self) -> list[Model | TextModel]:

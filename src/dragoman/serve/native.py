@@ -15,7 +15,7 @@ from dragoman.serve.answers import as_json, with_warnings
 from dragoman.serve.engine import Ask
 from dragoman.serve.languages import AUTO
 from dragoman.serve.models import Hop
-from dragoman.serve.parameters import Fields, flag, language_of, number, read_fields, texts_of, whole_number
+from dragoman.serve.parameters import Fields, check_known, flag, language_of, number, read_fields, texts_of, whole_number
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Client, Service
 from dragoman.serve.translating import (
@@ -29,6 +29,11 @@ from dragoman.serve.translating import (
     in_time,
     translate_texts,
 )
+
+SEARCH_FIELDS = (
+    "q", "source", "target", "beam", "alpha", "n_best", "max_length", "no_repeat_ngram", "split", "alignment", "api_key",
+)  # fmt: skip
+SCORE_FIELDS = ("q", "translation", "source", "target", "alpha", "api_key")
 
 
 async def models(request: Request) -> Response:
@@ -44,6 +49,7 @@ async def translate(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_fields(request)
     client = service.admit(request, fields)
+    check_known(fields, SEARCH_FIELDS)
     texts, _ = texts_of(fields)
     check_length(texts, client, service)
     request.state.sizes = {"texts": len(texts), "characters": sum(map(len, texts))}
@@ -116,7 +122,7 @@ async def _alignments(service: Service, done: Translated, client: Client) -> lis
     translations = [line.translation for line in done.lines]
     bundle = hop.model.translator.bundle
     work = service.engine.run(lambda check: align(bundle, [hop.tag + text for text in texts], translations), client=client.name)
-    return await in_time(service, "aligned", work)
+    return await in_time(service.settings.timeout, "aligned", work)
 
 
 def _record(translation: Translation) -> dict[str, Any]:
@@ -135,6 +141,7 @@ async def score(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_fields(request)
     client = service.admit(request, fields)
+    check_known(fields, SCORE_FIELDS)
     sources, _ = texts_of(fields)
     targets, _ = texts_of(fields, "translation")
     check_length([*sources, *targets], client, service)
@@ -153,7 +160,7 @@ async def score(request: Request) -> Response:
         return hop.model.translator.score(tagged, targets, alpha=alpha)
 
     try:
-        scored = await in_time(service, "scored", service.engine.run(work, client=client.name))
+        scored = await in_time(service.settings.timeout, "scored", service.engine.run(work, client=client.name))
     except DragomanError as error:
         raise RefusalError(400, f"Invalid request: {error}") from None
     return as_json(

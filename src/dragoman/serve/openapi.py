@@ -4,6 +4,8 @@ from importlib.metadata import version
 from typing import Any
 
 from dragoman.serve.models import Models
+from dragoman.serve.openapi_completions import OPENAI_ERROR
+from dragoman.serve.openapi_examples import with_examples
 from dragoman.serve.openapi_paths import paths
 from dragoman.serve.openapi_schemas import ERROR
 from dragoman.serve.settings import ServeSettings
@@ -16,12 +18,12 @@ def openapi_document(models: Models, settings: ServeSettings, base: str) -> dict
         "info": {
             "title": "Dragoman",
             "version": version("dragoman"),
-            "description": "Translation by the models of this server. The routes outside /api/v1 are those of LibreTranslate.",
+            "description": "Models at work. /api/v1 are Dragoman's own routes, /v1 OpenAI's, and the others LibreTranslate's.",
         },
         "servers": [{"url": base}],
-        "paths": paths(models, settings),
+        "paths": with_examples(paths(models, settings), models, base),
         "components": {
-            "schemas": {"Error": ERROR},
+            "schemas": {"Error": ERROR, "OpenAIError": OPENAI_ERROR},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": "The key, as well as in api_key."}},
         },
         **({"security": [{"bearer": []}]} if settings.keys else {}),

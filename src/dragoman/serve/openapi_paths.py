@@ -3,6 +3,7 @@
 from typing import Any
 
 from dragoman.serve.models import Models
+from dragoman.serve.openapi_completions import completion_paths
 from dragoman.serve.openapi_inside import inside_paths, run_paths
 from dragoman.serve.openapi_schemas import (
     FORMS,
@@ -30,10 +31,14 @@ _ALL = ("application/json", *FORMS)
 
 
 def paths(models: Models, settings: ServeSettings) -> dict[str, Any]:
-    """Every route with its methods."""
-    inside = inside_paths(models, settings) if settings.explain else {}
-    translating = {**_libretranslate(models, settings), **_own(models, settings)} if models.pairs else _models()
-    return {**translating, **inside, **run_paths(), **_operations(settings)}
+    """Every route with its methods, but those for which there is no model."""
+    return {
+        **(_libretranslate(models, settings) | _own(models, settings) if models.pairs else _models()),
+        **(inside_paths(models, settings) if settings.explain else {}),
+        **run_paths(),
+        **(completion_paths(models, settings) if models.completers else {}),
+        **_operations(settings),
+    }
 
 
 def _example(models: Models, **more: Any) -> dict[str, Any]:
@@ -160,8 +165,8 @@ def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
         for beam in range(1, settings.widest_beam + 1)
     ]
     narrow: Schema = {"anyOf": [own, *beams]}
-    many = {**request_schema({"q": texts_schema(settings), **search}, ["q"], pairs), "allOf": [narrow]}
-    one = {**request_schema({"q": texts_schema(settings, many=False), **search}, ["q"], pairs), "allOf": [narrow]}
+    many = {**request_schema({"q": texts_schema(settings), **search}, ["q"], pairs, more=False), "allOf": [narrow]}
+    one = {**request_schema({"q": texts_schema(settings, many=False), **search}, ["q"], pairs, more=False), "allOf": [narrow]}
     event = an_object({"event": {"enum": ["start", "step", "done", "error"]}, "data": _STRING}, optional=("event", "data"))
     streamed = {"description": "start, then a step each, then done or error.", "content": {"text/event-stream": {"schema": event}}}
     stream = operation("A translation as it is being found.", {}, body=one, example=_example(models))
@@ -169,6 +174,7 @@ def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
     score = request_schema(
         {"q": _STRING, "translation": _STRING, "alpha": search["alpha"]}, ["q", "translation"],
         pairs_schema(models, auto=False, direct=True),
+        more=False,
     )  # fmt: skip
     scored = an_object({name: schema for name, schema in _candidate().items() if name not in ("text", "stop")})
     return {

@@ -18,6 +18,7 @@ ERROR: Schema = {
 }
 _ERRORS = {
     "400": "The request must be another.",
+    "401": "The key is missing or wrong.",
     "403": "The key is missing or wrong, or the server does not do this.",
     "404": "There is no such thing.",
     "405": "The route takes another method.",
@@ -72,9 +73,10 @@ def json_answer(sentence: str, schema: Schema) -> dict[str, Any]:
     return {"description": sentence, "content": {"application/json": {"schema": schema}}}
 
 
-def errors() -> dict[str, Any]:
-    """The answers that any route may give."""
-    return {status: json_answer(sentence, {"$ref": "#/components/schemas/Error"}) for status, sentence in _ERRORS.items()}
+def errors(schema: str = "Error") -> dict[str, Any]:
+    """The answers that any route may give, in the form of this schema; OpenAI's routes alone know 401."""
+    form = {"$ref": f"#/components/schemas/{schema}"}
+    return {status: json_answer(said, form) for status, said in _ERRORS.items() if status != "401" or schema != "Error"}
 
 
 def an_object(properties: Schema, *, optional: Sequence[str] = ()) -> Schema:
@@ -100,24 +102,25 @@ def pairs_schema(models: Models, *, auto: bool = True, direct: bool = False) -> 
     return found
 
 
-def texts_schema(settings: ServeSettings, *, many: bool = True) -> Schema:
-    """A text, or a list of texts."""
+def texts_schema(settings: ServeSettings, *, many: bool = True, least: int = 0) -> Schema:
+    """A text, or a list of texts, at least so many."""
     one: Schema = {"type": "string", **({"maxLength": settings.char_limit} if settings.char_limit else {})}
     if not many:
         return one
     each: Schema = {"type": "string", "description": "All of them together have no more characters than one may have."}
-    limits: Schema = {}
+    limits: Schema = {"minItems": least} if least else {}
     if settings.batch_limit:
         limits["maxItems"] = settings.batch_limit
     return {"anyOf": [one, a_list(each, **limits)]}
 
 
-def request_schema(properties: Schema, required: Sequence[str], pairs: Sequence[Schema]) -> Schema:
-    """A body with languages."""
+def request_schema(properties: Schema, required: Sequence[str], pairs: Sequence[Schema], *, more: bool = True) -> Schema:
+    """A body with languages; without ``more`` it has no other fields."""
     languages: Schema = {"source": _STRING, "target": _STRING} if pairs else {}
     return {
         "type": "object",
         "properties": {**properties, **languages, "api_key": {"type": ["string", "null"]}},
         "required": [*required, *languages],
+        **({} if more else {"additionalProperties": False}),
         **({"anyOf": list(pairs)} if pairs else {}),
     }

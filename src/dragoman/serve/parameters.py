@@ -3,9 +3,10 @@
 A field of the body counts before one of the query. A field that comes several times in a form is a list.
 """
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
@@ -95,6 +96,15 @@ async def _multipart(request: Request) -> dict[str, Any]:
             raise invalid("the multipart form cannot be read") from None
         raise
     return _gathered(list(form.multi_items()))
+
+
+def check_known(fields: Fields, known: Collection[str]) -> None:
+    """Raises RefusalError for a field that a route does not know, naming the nearest that it does."""
+    if unknown := [name for name in fields if name not in known]:
+        shown = unknown[0][:40]
+        nearest = difflib.get_close_matches(shown, list(known), n=1)
+        there = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(sorted(known))}"
+        raise invalid(f"unknown field {shown}; {there}", param=shown, code="unknown_parameter")
 
 
 def texts_of(fields: Fields, name: str = "q") -> tuple[list[str], bool]:

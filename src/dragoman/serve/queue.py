@@ -36,8 +36,9 @@ class FairQueue:
         line.extend(items)
         self.waiting += len(line) - before
 
-    def take(self, most: int, budget: int) -> list[Item]:
-        """The next items to do together: at most so many, of a size within the budget together, but at least one if any waits.
+    def take(self, most: int, budget: int, *, put_off: Callable[[Hashable], bool] = lambda key: False) -> list[Item]:
+        """The next items to do together: at most so many, of a size within the budget together, but at least one if any waits whose key is
+        not put off.
 
         Clients take turns, and so do the requests of one. While several requests wait none has more than a quarter of the places, so that
         a long one does not make the short ones wait for its whole batch.
@@ -51,7 +52,7 @@ class FairQueue:
         misses = 0
         while self.clients and len(taken) < most and misses < len(self.clients):
             client, requests = next(iter(self.clients.items()))
-            found = self._next_of(requests, taken, counts, share, budget - size)
+            found = self._next_of(requests, taken, counts, share, budget - size, put_off)
             self.clients.move_to_end(client)
             if found is None:
                 misses += 1
@@ -67,12 +68,19 @@ class FairQueue:
         return taken
 
     def _next_of(
-        self, requests: OrderedDict[int, deque[Item]], taken: list[Item], counts: dict[int, int], share: int, room: int
+        self,
+        requests: OrderedDict[int, deque[Item]],
+        taken: list[Item],
+        counts: dict[int, int],
+        share: int,
+        room: int,
+        put_off: Callable[[Hashable], bool],
     ) -> Item | None:
         """The next item of a client that goes with what is taken, its request put behind the others."""
         for request, line in list(requests.items()):
             head = line[0]
-            fits = not taken or (head.key is not None and head.key == taken[0].key and head.size <= room)
+            goes_with = not taken or (head.key is not None and head.key == taken[0].key and head.size <= room)
+            fits = goes_with and not put_off(head.key)
             if not fits or counts.get(request, 0) >= share:
                 continue
             line.popleft()

@@ -9,16 +9,22 @@ _log = logging.getLogger("dragoman")
 
 
 class RefusalError(Exception):
-    """An answer other than 200: ``{"error": sentence}`` with a status, and headers beside it."""
+    """An answer other than 200: ``{"error": sentence}`` with a status, and headers beside it.
 
-    def __init__(self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None) -> None:
+    ``param`` is the field that it is about, ``code`` a word for programs; only answers in OpenAI's form tell them.
+    """
+
+    def __init__(
+        self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None, param: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.headers = status, sentence, dict(headers or {})
+        self.param, self.code = param, code
 
 
-def invalid(sentence: str) -> RefusalError:
+def invalid(sentence: str, *, param: str | None = None, code: str | None = None) -> RefusalError:
     """400: the request itself must be another."""
-    return RefusalError(400, f"Invalid request: {sentence}")
+    return RefusalError(400, f"Invalid request: {sentence}", param=param, code=code)
 
 
 def busy(sentence: str, *, seconds: int = 5) -> RefusalError:

@@ -13,7 +13,7 @@ from dragoman.bundle import marked_checkpoint, step_of
 from dragoman.config import Config
 from dragoman.errors import DragomanError
 from dragoman.serve.answers import as_json
-from dragoman.serve.parameters import read_fields, whole_number
+from dragoman.serve.parameters import check_known, read_fields, whole_number
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.training.charts import thinned
@@ -37,6 +37,7 @@ async def run(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_fields(request)
     service.admit(request, fields, counted=False)
+    check_known(fields, ("from", "api_key"))
     name, start = request.path_params["name"], whole_number(fields, "from", least=0, most=MOST_BYTES) or 0
     folder = service.runs.get(name)
     if folder is None or not _is_run(folder):

@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.serve.answers import refused
 from dragoman.serve.app import application
 from dragoman.serve.keys import read_keys
-from dragoman.serve.models import find_models, is_awaited
+from dragoman.serve.places import find_models, is_awaited
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.serve.settings import ServeSettings

@@ -13,8 +13,9 @@ from dragoman.errors import DragomanError
 from dragoman.serve.engine import Engine
 from dragoman.serve.keys import Key, Keyring, Turnstile, presented_key
 from dragoman.serve.metrics import Metrics
-from dragoman.serve.models import Models, Place, find_models, runs_of
+from dragoman.serve.models import Models
 from dragoman.serve.parameters import Fields
+from dragoman.serve.places import Place, find_models, runs_of
 from dragoman.serve.refusals import busy
 from dragoman.serve.settings import ServeSettings
 from dragoman.serve.store import Store

@@ -27,6 +27,7 @@ class ServeSettings:
     queue: int = 512  # texts that wait
     max_wait: float = 15.0  # for a place in the queue
     timeout: float = 60.0  # for an answer
+    file_timeout: float = 600.0  # for a translated file
     char_limit: int = 5000
     batch_limit: int = 64
     alternatives_limit: int = 10
@@ -55,8 +56,9 @@ class ServeSettings:
                 raise UsageError(f"{name}={getattr(self, name)}: it must be 0 or more")
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port={self.port}: it must be between 0 (any that is free) and 65535")
-        if self.timeout <= 0:
-            raise UsageError(f"timeout={self.timeout}: it must be more than 0 seconds")
+        for name in ("timeout", "file_timeout"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name}={getattr(self, name)}: it must be more than 0 seconds")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise UsageError(f"public_url={self.public_url}: it must begin with http:// or https://")
         if self.url_prefix and (not self.url_prefix.startswith("/") or self.url_prefix.endswith("/")):

@@ -18,8 +18,8 @@ from dragoman.errors import DragomanError
 from dragoman.serve.engine import Ask, Output, translate_together
 from dragoman.serve.languages import AUTO
 from dragoman.serve.models import Hop
-from dragoman.serve.native import document_of, wish_of
-from dragoman.serve.parameters import flag, read_fields, texts_of
+from dragoman.serve.native import SEARCH_FIELDS, document_of, wish_of
+from dragoman.serve.parameters import check_known, flag, read_fields, texts_of
 from dragoman.serve.refusals import RefusalError, internal, invalid
 from dragoman.serve.segments import Document, sentences_of
 from dragoman.serve.service import Client, Service
@@ -34,6 +34,7 @@ async def stream(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_fields(request)
     client = service.admit(request, fields)
+    check_known(fields, SEARCH_FIELDS)
     texts, many = texts_of(fields)
     if many:
         raise invalid("q must be a string: one text is streamed at a time")

@@ -123,7 +123,7 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
     if wish.source == AUTO:
         found = [detected_in(models, "\n".join(each.text for each in sentences_of(document)), wish.target) for document in documents]
     sources = [each.language if each else wish.source for each in found]
-    lines = await in_time(service, "translated", _lines(service, models, documents, sources, wish, client=client))
+    lines = await in_time(service.settings.timeout, "translated", _lines(service, models, documents, sources, wish, client=client))
     results = []
     for text, document, source, done, each in zip(texts, documents, sources, lines, found, strict=True):
         if source == wish.target:
@@ -133,13 +133,13 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
     return results
 
 
-async def in_time(service: Service, done: str, work: Awaitable[Result]) -> Result:
-    """What ``work`` gives, in the time that an answer may take; ``done`` says what is done to a text. Raises RefusalError after that."""
+async def in_time(seconds: float, done: str, work: Awaitable[Result]) -> Result:
+    """What ``work`` gives within so many seconds; ``done`` says what is done to a text. Raises RefusalError after that."""
     try:
-        async with asyncio.timeout(service.settings.timeout):
+        async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
-        raise busy(f"Not {done} within {service.settings.timeout:g} seconds") from None
+        raise busy(f"Not {done} within {seconds:g} seconds") from None
 
 
 async def _lines(

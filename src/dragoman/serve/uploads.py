@@ -15,7 +15,7 @@ from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.segments import Document, assembled, sentences_of
 from dragoman.serve.service import Client, Service
 from dragoman.serve.store import translated_name
-from dragoman.serve.translating import Wish, check_pair, detected_in, translate_sentences, warnings_of
+from dragoman.serve.translating import Wish, check_pair, detected_in, in_time, translate_sentences, warnings_of
 
 FORMATS = {".txt": "text/plain; charset=utf-8", ".html": "text/html; charset=utf-8", ".htm": "text/html; charset=utf-8"}
 _AT_ONCE = 128  # sentences of a file in the queue
@@ -44,7 +44,8 @@ async def translate_file(request: Request) -> Response:
         source = detected_in(models, "\n".join(each.text for each in sentences_of(document)[:100]), target).language
     warnings: set[str] = set()
     if source != target:
-        text = await _translated(service, document, models.route(source, target), client, warnings)
+        work = _translated(service, document, models.route(source, target), client, warnings)
+        text = await in_time(service.settings.file_timeout, "translated", work)
     number = await asyncio.to_thread(service.store.put, text.encode(), name=translated_name(name, target), media_type=FORMATS[suffix])
     return with_warnings(as_json({"translatedFileUrl": f"{base_url(request, service)}/download_file/{number}"}), warnings)
 
