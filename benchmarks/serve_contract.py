@@ -2,7 +2,8 @@
 
     python benchmarks/serve_contract.py http://127.0.0.1:5000 --examples 200 --seeds 1 2 3
 
-The file route gets a run of its own without the check that everything allowed is accepted, for a schema cannot say "a .txt file in UTF-8".
+Two routes get a run of their own without the check that everything allowed is accepted, for a schema cannot say "a .txt file in UTF-8", nor how
+many tokens of a prompt leave room in a model.
 The exit status is that of the worst run. Needs schemathesis (pip install 'dragoman[dev]').
 """
 
@@ -13,6 +14,9 @@ import sys
 from pathlib import Path
 
 from served import about, finish
+
+
+APART = ("/translate_file", "/v1/completions")
 
 
 def main() -> int:
@@ -28,8 +32,11 @@ def main() -> int:
     worst, runs = 0, []
     for seed in options.seeds:
         for routes, more in (
-            ("all but /translate_file", ["--exclude-path", "/translate_file"]),
-            ("/translate_file", ["--include-path", "/translate_file", "--exclude-checks", "positive_data_acceptance"]),
+            ("all others", [part for path in APART for part in ("--exclude-path", path)]),
+            (
+                ", ".join(APART),
+                [*(part for path in APART for part in ("--include-path", path)), "--exclude-checks", "positive_data_acceptance"],
+            ),
         ):
             command = [*common, "--seed", str(seed), *more]
             print("$", *command[1:], flush=True)
