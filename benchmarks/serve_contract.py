@@ -2,8 +2,8 @@
 
     python benchmarks/serve_contract.py http://127.0.0.1:5000 --examples 200 --seeds 1 2 3
 
-Two routes get a run of their own without the check that everything allowed is accepted, for a schema cannot say "a .txt file in UTF-8", nor how
-many tokens of a prompt leave room in a model.
+Two routes get a run of their own without the check that everything allowed is accepted, for a schema cannot say "a .txt file in UTF-8",
+nor how many tokens of a prompt leave room in a model.
 The exit status is that of the worst run. Needs schemathesis (pip install 'dragoman[dev]').
 """
 
@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 from served import about, finish
-
 
 APART = ("/translate_file", "/v1/completions")
 
