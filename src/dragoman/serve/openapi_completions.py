@@ -47,7 +47,10 @@ def _body(names: list[str], settings: ServeSettings) -> Schema:
     prompt = texts_schema(settings, least=1)
     stop: Schema = {"type": "string", "minLength": 1}
     properties: Schema = {
-        "model": {"enum": names, "description": "May be left out where there is but one."},
+        "model": {
+            "enum": [*names, None] if len(names) == 1 else names,
+            "description": "May be left out where there is but one.",
+        },
         "prompt": {**prompt, "description": "What is gone on with. An empty one is the beginning of a text."},
         "max_tokens": {
             "type": ["integer", "null"], "minimum": 1, "maximum": MOST_TOKENS,

@@ -17,7 +17,12 @@ _METRICS = (
 
 def with_examples(paths: Mapping[str, Any], models: Models, base: str) -> dict[str, Any]:
     """The same paths, with an example in every good answer for which there is one."""
-    examples = {**_of_all(), **(_of_translators(models, base) if models.pairs else {}), **(_of_completers(models))}
+    examples = {
+        **_of_all(models),
+        **_of_inside(models),
+        **(_of_translators(models, base) if models.pairs else {}),
+        **(_of_completers(models)),
+    }
     for path, methods in paths.items():
         for operation in methods.values():
             for kind, content in operation["responses"]["200"]["content"].items():
@@ -26,9 +31,50 @@ def with_examples(paths: Mapping[str, Any], models: Models, base: str) -> dict[s
     return dict(paths)
 
 
-def _of_all() -> dict[tuple[str, str], Any]:
+def _of_all(models: Models) -> dict[tuple[str, str], Any]:
     ok = {"status": "ok"}
-    return {("/health", "application/json"): ok, ("/livez", "application/json"): ok, ("/metrics", "text/plain"): _METRICS}
+    facts = {"models": [each.facts() for each in models.everything[:1]], "languages": models.listed(), "explain": True}
+    answers = {"/health": ok, "/livez": ok, "/api/v1/models": facts}
+    return {("/metrics", "text/plain"): _METRICS, **{(path, "application/json"): answer for path, answer in answers.items()}}
+
+
+def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
+    """Of routes that look inside and of runs: one token, one head, one step of each."""
+    if not models.everything:
+        return {}
+    model, place = models.everything[0].name, "decoder.0.cross.weights"
+    token = {"piece": "Ein", "logprob": -0.05, "entropy": 0.31, "rank": 1, "top": [["Ein", 0.95], ["Der", 0.02]]}
+    found = {"text": "Ein", "pieces": ["Ein"], "logprob": -0.05, "lp": 1.0, "score": -0.05, "finished": True, "stop": "end"}
+    number = {"what": place, "model": 0.7, "recomputed": 0.7, "difference": 3e-8, "count": 1}
+    line = {"file": "model/attention.py", "line": 41, "text": "weights = …", "around": [], "place": "1"}
+    step = {
+        "number": 7, "title": "Softmax", "section": "3.2.1", "equation": "softmax(s)", "prose": "…", "mathml": "<math>…</math>",
+        "tables": [], "checks": [number], "lines": [line], "tensor": place, "difference": 3e-8, "command": f"dragoman explain {model} …",
+    }  # fmt: skip
+    run = {"name": model, "pair": "en-de", "status": "running", "best_step": 500}
+    evaluation = {
+        "step": 500,
+        "loss": 2.1,
+        "bleu": 20.4,
+        "samples": [{"source": "A man.", "reference": "Ein Mann.", "output": "Ein Mann."}],
+    }
+    answers = {
+        "/api/v1/explain": {
+            "id": f"t_{'5e' * 16}", "model": {"name": model, "heads": 1, "d_model": 128},
+            "source": {"text": "A", "pieces": ["A"], "ids": [17], "unk": []}, "beam": 4, "alpha": 0.6,
+            "candidates": [{**found, "path": [0], "behind_from": None}], "chosen": 0, "beam_tree": [], "steps": [token], "reference": None,
+            "attention": {"cross": {"shape": [1, 1, 1, 1], "u8": "/w=="}},
+            "walk": [{"name": place, "eq": "1", "file": line["file"], "line": 41, "shape": [1, 1, 1]}], "timing_ms": {"search": 12.5},
+        },
+        "/api/v1/trace/{id}/{name}": {"shape": [1, 2], "f32": "AACAPwAAAD8="},
+        "/api/v1/walk/{id}": {"focus": {"layer": 1, "head": 1, "source": 1, "target": 1}, "steps": [step]},
+        "/api/v1/runs": {"runs": [run]},
+        "/api/v1/runs/{name}": {
+            **run, "warmup_steps": 400, "d_model": 128, "max_steps": 20_000, "from": 0, "next": 65_536,
+            "train": [{"step": 500, "loss": 2.3, "lr": 0.001, "tok_s": 9000}], "eval": [evaluation],
+        },
+    }  # fmt: skip
+    return {(path, "application/json"): answer for path, answer in answers.items()}
 
 
 def _of_translators(models: Models, base: str) -> dict[tuple[str, str], Any]:
@@ -56,7 +102,6 @@ def _of_translators(models: Models, base: str) -> dict[tuple[str, str], Any]:
         "/frontend/settings": settings,
         "/suggest": {"success": True},
         "/translate_file": {"translatedFileUrl": f"{base}/download_file/{'5e' * 16}"},
-        "/api/v1/models": {"models": [models.models[0].facts()], "languages": models.listed()},
         "/api/v1/translate": {"translations": [whole]},
         "/api/v1/score": {"scores": [scored]},
     }
