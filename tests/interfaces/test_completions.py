@@ -154,7 +154,7 @@ def test_models_of_both_kinds_side_by_side(server: Client) -> None:
         ("chance", "model", 48),
     ]
     assert [each["code"] for each in server.get("/languages").json] == ["de", "en"]
-    assert [each["run"] for each in server.get("/api/v1/models").json["models"]] == ["en-de"]
+    assert [each["run"] for each in server.get("/api/v1/models").json["models"]] == ["en-de", "story", "chance"]
     assert [each["run"] for each in server.get("/health?verbose=1").json["models"]] == ["en-de", "story", "chance"]
     assert server.post("/translate", {"q": "ona", "source": "en", "target": "de"}).status == 200
     assert "POST /v1/completions" in server.get("/docs").body.decode()
@@ -302,15 +302,14 @@ def test_a_time_limit_holds_for_completions(chance: Path, monkeypatch: pytest.Mo
         assert json.loads(last.removeprefix("data: "))["error"]["message"] == "Not completed within 0.4 seconds"
 
 
-def test_a_model_that_sees_both_sides_or_a_name_twice_cannot_be_served(
-    story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_models_that_go_on_with_text_are_listed_and_none_has_the_name_of_another(story: Path, tmp_path: Path) -> None:
     save_bundle(random_bundle(BERT), tmp_path / "bert")
-    assert main(["serve", str(tmp_path / "bert")]) == 1
-    assert "the model is encoder-only, and a server translates or goes on with text" in capsys.readouterr().err
     save_bundle(storyteller(), tmp_path / "story")
-    assert main(["serve", str(story), str(tmp_path / "story")]) == 2
-    assert "is called story, as" in capsys.readouterr().err
+    with serving(tmp_path / "bert", story, tmp_path / "story", device="cpu") as client:
+        assert [each["id"] for each in client.get("/v1/models").json["data"]] == ["story", "story-2"]
+        answer = client.post(PATH, {"model": "bert", "prompt": "ona"})
+        assert (answer.status, answer.json["error"]["code"]) == (404, "model_not_found")
+        assert client.post(PATH, {"model": "story-2", "prompt": "Once upon", "temperature": 0, "max_tokens": 8}).status == 200
 
 
 def test_openais_own_client(server: Client) -> None:
