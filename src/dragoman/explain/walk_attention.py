@@ -33,7 +33,7 @@ def again_linear(layer: Linear, x: NDArray[Any]) -> again.Numbers:
 
 def row_of(layer: Linear, row: int) -> dict[str, Given]:
     """What one output of a linear layer follows from, beside its input."""
-    bias = 0.0 if layer.bias is None else float(layer.bias[row])
+    bias = 0.0 if layer.bias is None else layer.bias[row].item()
     return {"weight": layer.weight[row].detach().cpu().numpy(), "bias": bias, "number": row}
 
 

@@ -111,7 +111,8 @@ def _feed_forward_given(module: nn.Module, at: str, x: str, unit: int) -> dict[s
     """Of the paper's network what its strongest unit and its first output follow from."""
     if isinstance(module, GatedFeedForward):
         return {}
-    first, activation, second = cast(FeedForward, module)
+    first, inner, second = cast(FeedForward, module)
+    activation = inner[0] if isinstance(inner, nn.Sequential) else inner
     if not isinstance(activation, nn.ReLU):
         return {}
     inside = {"x": x, "inner": f"{at}.feed_forward.inner", **row_of(cast(Linear, first), unit)}

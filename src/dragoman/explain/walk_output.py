@@ -13,7 +13,7 @@ from dragoman.config import TrainingConfig
 from dragoman.decoding.beam import length_penalty
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
-from dragoman.explain.answer import Explanation, piece_of
+from dragoman.explain.answer import Explanation, ScoredTarget, piece_of
 from dragoman.explain.beams import BeamRecord
 from dragoman.explain.record import Trace, recording, tagged_lines, watched_call
 from dragoman.explain.steps import Check, Focus, Given, Step, Table, first_numbers, lines_of, quoted
@@ -51,7 +51,7 @@ def projection(found: Explanation, focus: Focus) -> Step:
         lines_of(found.trace, "output.logits"), "output.logits",
         given={
             **_hidden_name(found), "weight": matrix[best[0]], "number": int(best[0]),
-            "bias": 0.0 if bias is None else float(bias[best[0]]),
+            "bias": 0.0 if bias is None else bias[best[0]].item(),
         },
     )  # fmt: skip
 
@@ -138,10 +138,15 @@ def label_smoothing(found: Explanation, focus: Focus) -> Step:
         m.equation(f"loss = - ∑ q log p , q = (1 - {epsilon:g}) gold + {epsilon:g}/{size:,}"),
         (Table(f"Of {'the reference' if found.reference else 'the translation'}", ("piece", "-log p", "smoothed loss"), rows),),
         tuple(checks), lines_of(trace, "loss.loss", "loss.smoothed"),
-        given={"epsilon": epsilon} if found.reference else {
-            "x": "output.logits", "id": given.side.ids[focus.target], "epsilon": epsilon, "loss": losses[focus.target],
-        },
+        given={} if found.reference else _loss_given(found.target, focus.target, epsilon),
     )  # fmt: skip
+
+
+def _loss_given(target: ScoredTarget, place: int, epsilon: float) -> dict[str, Given]:
+    """What the loss of one token follows from, and that loss."""
+    log_probs, gold = torch.from_numpy(target.log_probs[place : place + 1]), torch.tensor(target.side.ids[place : place + 1])
+    loss = float(smoothed_cross_entropy(log_probs, gold, epsilon=epsilon))
+    return {"x": "output.logits", "id": target.side.ids[place], "epsilon": epsilon, "loss": loss}
 
 
 def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
