@@ -6,7 +6,7 @@ Shapes:  L layers   H heads   T, S target and source tokens, end token included 
 import base64
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -203,11 +203,19 @@ class Explanation:
         if name in self.kinds:
             return self.weights(name)
         if name not in self.trace:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, [*self.kinds, *self.trace], n=3, cutoff=0.4)
-            raise UsageError(f"there is no tensor {name!r}; near it are {', '.join(near) or 'none'}; --json lists them all under walk")
+            near = ", ".join(self.near(name)) or "none"
+            raise UsageError(f"there is no tensor {name!r}; near it are {near}; --json lists them all under walk")
         return self.trace.array(name)
+
+    def names_tensor(self, name: str) -> bool:
+        """Whether `array` has this name."""
+        return name in self.trace or name in self.kinds
+
+    def near(self, name: str) -> list[str]:
+        """The names of tensors that are most like this one."""
+        from difflib import get_close_matches
+
+        return get_close_matches(name, [*self.kinds, *self.trace], n=3, cutoff=0.4)
 
     def slice_of(self, name: str, *, index: Sequence[int] = (), rows: slice = slice(None), cols: slice = slice(None)) -> dict[str, Any]:
         """Exact numbers as JSON, float32 in little-endian base64: at ``index`` on the first axes, some rows and columns of the last two.
@@ -242,14 +250,16 @@ def explain(
     target_prefix: str = "",
     reference: str | None = None,
     chosen: int = 0,
+    check: Callable[[], None] | None = None,
 ) -> Explanation:
     """Looks at a model at work on a text; the model is left as it was.
 
     Of a model that translates: translates as `Translator` does, and looks at the pass that gives the ``chosen`` of the candidates, the
     best unless asked for. ``beam`` and ``alpha`` are the model's own when not given; ``target_prefix`` is what the translation must begin
     with; a ``reference`` is a translation to compare with, token by token. Of a decoder-only model: how each token of the text follows from
-    those before; of an encoder-only one: what it puts at each place, and where a mask stands in the text, written as for `fill`. Raises
-    DragomanError for a text that is empty, lacks a language tag or is longer than the model takes, UsageError for settings that cannot be.
+    those before; of an encoder-only one: what it puts at each place, and where a mask stands in the text, written as for `fill`.
+    ``check`` is called at each step of the search, and what it raises ends all. Raises DragomanError for a text that is empty, lacks a
+    language tag or is longer than the model takes, UsageError for settings that cannot be.
     """
     clock = _Clock()
     if not isinstance(bundle.model, Transformer | LanguageModel | MaskedLanguageModel):
@@ -271,7 +281,7 @@ def explain(
     source = _source(bundle, text)
     given = None if reference is None else _target(bundle, reference, "the reference")
     clock.lap("tokenize")
-    beams = search_beams(bundle, source.ids, beam=beam, alpha=alpha, max_length=max_length, prefix=target_prefix)
+    beams = search_beams(bundle, source.ids, beam=beam, alpha=alpha, max_length=max_length, prefix=target_prefix, check=check)
     if not 0 <= chosen < len(beams.candidates):
         raise UsageError(f"candidate {chosen + 1}: the search gave {len(beams.candidates)}; choose one of them, or a larger beam")
     clock.lap("search")
