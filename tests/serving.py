@@ -17,6 +17,7 @@ pytest.importorskip("starlette", reason="starlette is not installed; pip install
 pytest.importorskip("uvicorn", reason="uvicorn is not installed; pip install 'dragoman[serve]'")
 
 from dragoman.bundle import Bundle, load_bundle
+from dragoman.cli.looking import Looking
 from dragoman.decoding.translate import Part, Translation
 from dragoman.serve.models import Model, Models, Place
 from dragoman.serve.server import Running, serve
@@ -105,7 +106,7 @@ def serving(*paths: Path, **settings: Any) -> Iterator[Client]:
 
     def run() -> None:
         try:
-            serve(paths, ServeSettings(**{"port": 0, **settings}), say=client.log.append, ready=ready)
+            serve(paths, ServeSettings(**{"port": 0, **settings}), say=client.log.append, ready=ready, looking=Looking())
         except BaseException as error:
             faults.append(error)
             started.set()

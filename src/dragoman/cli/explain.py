@@ -165,11 +165,8 @@ def _tensor(found: "Explanation", name: str, npy: Path | None, as_json: bool) ->
 
 def _rates(folder: Path) -> "list[Point]":
     """Steps and learning rates of the run that a checkpoint belongs to; none of a bundle that stands alone."""
-    run = folder.parent.parent
-    if folder.parent.name != "checkpoints" or not (run / "log.jsonl").is_file():
+    if folder.parent.name != "checkpoints":
         return []
-    from dragoman.training.records import read_log, standing
-    from dragoman.training.report import points
+    from dragoman.training.report import learning_rates
 
-    kept = standing(record for record in read_log(run)[0] if isinstance(record.get("step"), int))
-    return points([record for record in kept if record.get("t") == "train"], "lr")
+    return learning_rates(folder.parent.parent)

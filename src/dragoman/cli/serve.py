@@ -83,6 +83,20 @@ Split = Annotated[
     ),
 ]
 Threads = Annotated[Whole, typer.Option("--threads", min=1, metavar="N", help="Threads that compute. Default: as many as PyTorch takes.")]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain/--no-explain", show_default=False, help="Let requests look inside the models at work on a text. Default: they may."
+    ),
+]
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch",
+        help="Serve runs that have no checkpoint yet as well: the page shows their curves as they train. Models are still loaded at the "
+        "start and at SIGHUP alone. Default: such a run is an error.",
+    ),
+]
 AccessLog = Annotated[
     bool,
     typer.Option(
@@ -119,6 +133,8 @@ def serve(
     url_prefix: UrlPrefix = None,
     trust_proxy: TrustProxy = False,
     metrics_token: MetricsToken = None,
+    explain: Explain = True,
+    watch: Watch = False,
     access_log: AccessLog = True,
     quiet: Quiet = False,
 ) -> None:
@@ -132,6 +148,7 @@ def serve(
     if quiet:
         hush()
     try:
+        from dragoman.cli.looking import Looking
         from dragoman.serve.server import serve as run_server
         from dragoman.serve.settings import ServeSettings, from_environment
     except ModuleNotFoundError as error:
@@ -141,7 +158,7 @@ def serve(
     given = {name: value for name, value in context.params.items() if name not in ("models", "quiet") and value is not None}
     settings = ServeSettings(**{**from_environment(os.environ), **given})
     with few_of_a_kind():
-        run_server(models, settings, say=_say if not quiet else _nothing)
+        run_server(models, settings, say=_say if not quiet else _nothing, looking=Looking())
 
 
 def _say(line: str) -> None:

@@ -6,7 +6,7 @@ Shapes:  L layers   H heads   T, S target and source tokens, end token included 
 import base64
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -23,7 +23,7 @@ from dragoman.decoding.fill import masked_ids
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError, UsageError
 from dragoman.explain.beams import BeamRecord, search_beams
-from dragoman.explain.record import Trace, modules_of, plain_copy, recording
+from dragoman.explain.record import Trace, modules_of, parameters_of, plain_copy, recording
 from dragoman.model import LanguageModel, MaskedLanguageModel, Transformer
 
 Weights = NDArray[np.float32]
@@ -133,6 +133,11 @@ class Explanation:
         return self.read if kind == "decoder" else self.source.pieces
 
     @cached_property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The weights of the model, by their names."""
+        return parameters_of(self.bundle.model)
+
+    @cached_property
     def read(self) -> tuple[str, ...]:
         """What the decoder reads: the start token, then the target without its last."""
         target = self.bundle.target_tokenizer
@@ -197,15 +202,28 @@ class Explanation:
         ]
 
     def array(self, name: str) -> NDArray[Any]:
-        """The numbers of a name of the trace, or of all layers of a kind of attention; UsageError that says what there is."""
+        """The numbers of a name of the trace, of all layers of a kind of attention, or of a weight of the model.
+
+        UsageError that says what there is.
+        """
         if name in self.kinds:
             return self.weights(name)
+        if name in self.parameters:
+            return self.parameters[name].detach().float().cpu().numpy()
         if name not in self.trace:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, [*self.kinds, *self.trace], n=3, cutoff=0.4)
-            raise UsageError(f"there is no tensor {name!r}; near it are {', '.join(near) or 'none'}; --json lists them all under walk")
+            near = ", ".join(self.near(name)) or "none"
+            raise UsageError(f"there is no tensor {name!r}; near it are {near}; --json lists them all under walk")
         return self.trace.array(name)
+
+    def names_tensor(self, name: str) -> bool:
+        """Whether `array` has this name."""
+        return name in self.trace or name in self.kinds or name in self.parameters
+
+    def near(self, name: str) -> list[str]:
+        """The names of tensors that are most like this one."""
+        from difflib import get_close_matches
+
+        return get_close_matches(name, [*self.kinds, *self.trace, *self.parameters], n=3, cutoff=0.4)
 
     def slice_of(self, name: str, *, index: Sequence[int] = (), rows: slice = slice(None), cols: slice = slice(None)) -> dict[str, Any]:
         """Exact numbers as JSON, float32 in little-endian base64: at ``index`` on the first axes, some rows and columns of the last two.
@@ -235,14 +253,16 @@ def explain(
     target_prefix: str = "",
     reference: str | None = None,
     chosen: int = 0,
+    check: Callable[[], None] | None = None,
 ) -> Explanation:
     """Looks at a model at work on a text; the model is left as it was.
 
     Of a model that translates: translates as `Translator` does, and looks at the pass that gives the ``chosen`` of the candidates, the
     best unless asked for. ``beam`` and ``alpha`` are the model's own when not given; ``target_prefix`` is what the translation must begin
     with; a ``reference`` is a translation to compare with, token by token. Of a decoder-only model: how each token of the text follows from
-    those before; of an encoder-only one: what it puts at each place, and where a mask stands in the text, written as for `fill`. Raises
-    DragomanError for a text that is empty, lacks a language tag or is longer than the model takes, UsageError for settings that cannot be.
+    those before; of an encoder-only one: what it puts at each place, and where a mask stands in the text, written as for `fill`.
+    ``check`` is called at each step of the search, and what it raises ends all. Raises DragomanError for a text that is empty, lacks a
+    language tag or is longer than the model takes, UsageError for settings that cannot be.
     """
     clock = _Clock()
     if not isinstance(bundle.model, Transformer | LanguageModel | MaskedLanguageModel):
@@ -264,7 +284,7 @@ def explain(
     source = _source(bundle, text)
     given = None if reference is None else _target(bundle, reference, "the reference")
     clock.lap("tokenize")
-    beams = search_beams(bundle, source.ids, beam=beam, alpha=alpha, max_length=max_length, prefix=target_prefix)
+    beams = search_beams(bundle, source.ids, beam=beam, alpha=alpha, max_length=max_length, prefix=target_prefix, check=check)
     if not 0 <= chosen < len(beams.candidates):
         raise UsageError(f"candidate {chosen + 1}: the search gave {len(beams.candidates)}; choose one of them, or a larger beam")
     clock.lap("search")

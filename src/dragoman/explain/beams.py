@@ -7,7 +7,7 @@ and bans have acted on them, and the search's own choice is made of them again.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -80,14 +80,24 @@ class BeamRecord:
         ]
 
 
-def search_beams(bundle: Bundle, ids: Sequence[int], *, beam: int, alpha: float, max_length: int | None, prefix: str) -> BeamRecord:
+def search_beams(
+    bundle: Bundle,
+    ids: Sequence[int],
+    *,
+    beam: int,
+    alpha: float,
+    max_length: int | None,
+    prefix: str,
+    check: Callable[[], None] | None = None,
+) -> BeamRecord:
     """The search for source ids (end token included) as `dragoman translate --n-best BEAM` does it, and what it tried.
 
-    ``prefix`` is how the output must begin; UsageError and DragomanError as from a translation.
+    ``prefix`` is how the output must begin; ``check`` is called at each step, and may raise. UsageError and
+    DragomanError as from a translation.
     """
     target, place = bundle.target_tokenizer, "the target prefix"
     trace = Trace()
-    watched = _WatchedStep(step_of(bundle.encoder_decoder), trace, beam=beam, eos=target.eos)
+    watched = _WatchedStep(step_of(bundle.encoder_decoder), trace, beam=beam, eos=target.eos, check=check)
     spelling = cache(lambda: Spelling(target))
     search = Search(
         bundle, watched, longest=longest_taken(bundle.config), beam=beam, alpha=alpha, n_best=beam, max_length=max_length,
@@ -139,6 +149,7 @@ class _WatchedStep(StepModel[Any]):
     trace: Trace  # of the search, which must not have what is computed here
     beam: int
     eos: int
+    check: Callable[[], None] | None = None  # called at each step
     pruned: int = 4  # continuations of each step that are shown beside the kept ones
     tree: list[list[Node]] = field(default_factory=list)
     _log_probs: Tensor | None = None
@@ -152,6 +163,8 @@ class _WatchedStep(StepModel[Any]):
     def next(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The model's; what the search has made of the last step is known by now."""
         self.settle()
+        if self.check is not None:
+            self.check()
         self._log_probs, state = self.model.next(tokens, state)  # (K, V)
         return self._log_probs, state
 

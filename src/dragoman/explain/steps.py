@@ -87,7 +87,10 @@ class Step:
             "equation": self.equation,
             "prose": self.prose,
             "mathml": self.mathml,
-            "tables": [{"caption": table.caption, "header": list(table.header), "rows": list(table.rows)} for table in self.tables],
+            "tables": [
+                {"caption": table.caption, "header": list(table.header), "rows": list(table.rows), "shares": list(table.shares)}
+                for table in self.tables
+            ],
             "checks": [vars(check) for check in self.checks],
             "lines": [
                 {"file": line.file, "line": line.number, "text": line.text, "around": line.around(), "place": line.place}
@@ -128,12 +131,12 @@ def first_numbers(vector: ArrayLike, count: int = 6) -> tuple[float, ...]:
     return tuple(float(value) for value in exact(vector)[:count])
 
 
-def find_token(pieces: Sequence[str], text: str, wanted: str, side: str) -> int:
+def find_token(pieces: Sequence[str], text: str, wanted: str | int, side: str) -> int:
     """The place of a token that is given by its number from 1 or by its text: a piece, or the first piece of a word.
 
-    Raises UsageError for what is not there.
+    A number that is text may be a piece too, and is that first. Raises UsageError for what is not there.
     """
-    if wanted.isdecimal() and not any(piece.strip() == wanted for piece in pieces):
+    if isinstance(wanted, int) or (wanted.isdecimal() and not any(piece.strip() == wanted for piece in pieces)):
         if 1 <= int(wanted) <= len(pieces):
             return int(wanted) - 1
         raise UsageError(f"token {wanted}: the {side} has {len(pieces)} tokens; give a number from 1 to {len(pieces)}, or a word")
@@ -153,11 +156,12 @@ def focus_on(
     *,
     layer: int | None = None,
     head: int | None = None,
-    token: str | None = None,
-    target_token: str | None = None,
+    token: str | int | None = None,
+    target_token: str | int | None = None,
 ) -> Focus:
-    """The layer and the head, counted from 1, and the tokens to look at. What is not given is chosen.
+    """The layer and the head, counted from 1, and the tokens to look at: places from 1, or as `find_token` takes them.
 
+    What is not given is chosen.
     The layer is the last but one, as in the paper's Figures 3 to 5; head and token are those of the strongest link there between two
     different tokens, the end token aside; the token of the translation is the one that looks most at the token of the text. Raises
     UsageError for what is not there.
@@ -180,7 +184,7 @@ def focus_on(
     return Focus(at, best[0], best[1], _target(found, at, best[1], target_token))
 
 
-def _target(found: Explanation, layer: int, source: int, wanted: str | None) -> int:
+def _target(found: Explanation, layer: int, source: int, wanted: str | int | None) -> int:
     target = found.target.side
     if wanted is not None:
         return find_token(target.pieces, target.text, wanted, "translation")

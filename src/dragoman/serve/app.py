@@ -2,7 +2,7 @@
 
 from starlette.routing import Route, Router
 
-from dragoman.serve import libretranslate, native, operations, streaming, uploads
+from dragoman.serve import inside, libretranslate, native, operations, runs, streaming, uploads, web
 from dragoman.serve.front import Front
 from dragoman.serve.service import Service
 
@@ -18,13 +18,19 @@ ROUTES = (
     ("POST", "/api/v1/translate", native.translate),
     ("POST", "/api/v1/stream", streaming.stream),
     ("POST", "/api/v1/score", native.score),
+    ("POST", "/api/v1/explain", inside.explain),
+    ("GET", "/api/v1/trace/{id}/{name}", inside.trace),
+    ("GET", "/api/v1/walk/{id}", inside.walk),
+    ("GET", "/api/v1/runs", runs.runs),
+    ("GET", "/api/v1/runs/{name}", runs.run),
     ("GET", "/livez", operations.live),
     ("GET", "/health", operations.health),
     ("GET", "/metrics", operations.metrics),
     ("GET", "/openapi.json", operations.openapi),
     ("GET", "/spec", operations.openapi),
     ("GET", "/docs", operations.docs),
-    ("GET", "/", operations.root),
+    ("GET", "/", web.page),
+    ("GET", "/web/{path:path}", web.file),
 )
 """What is served; routes that look inside a model run their work by `Engine.run`, in its turn."""
 

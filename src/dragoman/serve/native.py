@@ -34,7 +34,9 @@ from dragoman.serve.translating import (
 async def models(request: Request) -> Response:
     """GET /api/v1/models: what is loaded."""
     service: Service = request.app.state.service
-    return as_json({"models": [model.facts() for model in service.models.models], "languages": service.models.listed()})
+    models = service.models
+    explain = service.looking is not None
+    return as_json({"models": [model.facts() for model in models.all], "languages": models.listed(), "explain": explain})
 
 
 async def translate(request: Request) -> Response:

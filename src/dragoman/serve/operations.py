@@ -7,7 +7,7 @@ import time
 from base64 import b64encode
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from dragoman.serve.answers import as_json
 from dragoman.serve.docs_page import docs_page
@@ -36,7 +36,7 @@ async def health(request: Request) -> Response:
             "queue_depth": service.engine.waiting,
             "inflight": service.metrics.inflight,
             "uptime_seconds": round(time.monotonic() - service.began, 1),
-            "models": [{"run": model.name, "step": model.step} for model in (service.models.models if service.ready else [])],
+            "models": [{"run": model.name, "step": model.step} for model in (service.models.all if service.ready else [])],
         }
     return as_json(facts) if service.ready else as_json(facts, status=503, headers={"Retry-After": "2"})
 
@@ -47,7 +47,7 @@ async def metrics(request: Request) -> Response:
     token = service.settings.metrics_token
     if token and not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()):
         raise RefusalError(401, "The metrics need their token", headers={"WWW-Authenticate": "Bearer"})
-    models = [(model.name, model.step) for model in (service.models.models if service.ready else [])]
+    models = [(model.name, model.step) for model in (service.models.all if service.ready else [])]
     return Response(service.metrics.text(waiting=service.engine.waiting, models=models), media_type=CONTENT_TYPE)
 
 
@@ -70,9 +70,3 @@ def _policy(style: bytes) -> str:
     return (
         f"default-src 'none'; style-src 'sha256-{b64encode(style).decode()}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-
-
-async def root(request: Request) -> Response:
-    """GET /: the documents."""
-    service: Service = request.app.state.service
-    return RedirectResponse(f"{service.settings.url_prefix}/docs", status_code=302)

@@ -18,10 +18,11 @@ from dragoman.errors import DragomanError
 from dragoman.serve.answers import refused
 from dragoman.serve.app import application
 from dragoman.serve.keys import read_keys
-from dragoman.serve.models import find_models
+from dragoman.serve.models import find_models, is_awaited
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.serve.settings import ServeSettings
+from dragoman.serve.traces import Looking
 
 GRACE_SECONDS = 10
 _HEADER_SECONDS = 15.0  # that the head of a request may take to arrive
@@ -38,24 +39,33 @@ class Running(NamedTuple):
 
 
 def serve(
-    paths: Sequence[Path], settings: ServeSettings, *, say: Callable[[str], None], ready: Callable[[Running], None] | None = None
+    paths: Sequence[Path],
+    settings: ServeSettings,
+    *,
+    say: Callable[[str], None],
+    ready: Callable[[Running], None] | None = None,
+    looking: Looking | None = None,
 ) -> None:
     """Serves the models until SIGTERM or Ctrl-C; SIGHUP loads them again.
 
-    ``say`` takes the lines of the access log; ``ready`` is told when requests are answered. Raises DragomanError or UsageError
+    ``say`` takes the lines of the access log; ``ready`` is told when requests are answered, of a run without a checkpoint those about the
+    run; ``looking`` looks into the models, if requests may. Raises DragomanError or UsageError
     for what stands in the way: a model, the keys, the port.
     """
-    places = find_models(paths)
+    places = find_models(paths, watch=settings.watch)
     if settings.keys is not None:
         read_keys(settings.keys)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "python_multipart"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with _listening(settings) as listener:
         address = _address(settings, listener)
-        _log.info("listening on %s, loading %s", address, ", ".join(str(place.path) for place in places))
+        _log.info("listening on %s, loading %s", address, ", ".join(str(place.path) for place in places) or "nothing yet")
+        for path in paths:
+            if settings.watch and is_awaited(path):
+                _log.info("%s: no checkpoint yet; send SIGHUP to load it once there is one", path)
 
         async def live() -> None:
-            service = Service(settings, paths, say=say)
+            service = Service(settings, paths, say=say, looking=looking)
             server = _server(service)
             end = partial(_end, service, server)
             with _signals(service, end):
@@ -63,7 +73,8 @@ def serve(
                 try:
                     await service.load(places)
                     if not service.ending:
-                        _log.info("ready: %s", ", ".join(f"{source}-{target}" for source, target in service.models.pairs))
+                        if service.ready:
+                            _log.info("ready: %s", service.models.said)
                         if ready is not None:
                             ready(Running(address, _from_any_thread(end)))
                     await serving

@@ -13,11 +13,12 @@ from dragoman.errors import DragomanError
 from dragoman.serve.engine import Engine
 from dragoman.serve.keys import Key, Keyring, Turnstile, presented_key
 from dragoman.serve.metrics import Metrics
-from dragoman.serve.models import Models, Place, find_models
+from dragoman.serve.models import Models, Place, find_models, runs_of
 from dragoman.serve.parameters import Fields
 from dragoman.serve.refusals import busy
 from dragoman.serve.settings import ServeSettings
 from dragoman.serve.store import Store
+from dragoman.serve.traces import Looking, Traces
 
 _log = logging.getLogger("dragoman")
 
@@ -33,16 +34,21 @@ class Client:
 class Service:
     """A server's parts, made inside the event loop that they live in."""
 
-    def __init__(self, settings: ServeSettings, paths: Sequence[Path], *, say: Callable[[str], None]) -> None:
-        """``paths`` are those of the models; ``say`` takes the lines of the access log."""
+    def __init__(
+        self, settings: ServeSettings, paths: Sequence[Path], *, say: Callable[[str], None], looking: Looking | None = None
+    ) -> None:
+        """``paths`` are those of the models; ``say`` takes the lines of the access log; without ``looking`` no model is looked into."""
         self.settings, self.paths, self.say = settings, paths, say
         self.metrics = Metrics()
         self.engine = Engine(settings, self.metrics)
         self.keyring, self.turnstile = Keyring(settings.keys), Turnstile()
         self.store = Store()
+        self.looking = looking if settings.explain else None
+        self.traces = Traces()
         self.began = time.monotonic()
         self.ending = False
         self._models: Models | None = None
+        self.runs = runs_of(paths)
         self._reloading = asyncio.Lock()
 
     @property
@@ -58,8 +64,10 @@ class Service:
         return self._models is not None and not self.ending
 
     async def load(self, places: Sequence[Place]) -> None:
-        """Reads the models; DragomanError for what is wrong with one."""
-        self._models = await asyncio.to_thread(Models.load, places, device=self.settings.device, precision=self.settings.precision)
+        """Reads the models, if there are any; DragomanError for what is wrong with one. What the old ones computed is forgotten."""
+        if places:
+            self._models = await asyncio.to_thread(Models.load, places, device=self.settings.device, precision=self.settings.precision)
+            self.traces.clear()
 
     async def reload(self) -> None:
         """Reads the models again, the newest checkpoints of runs, and takes them all at once; what is being decoded keeps its own.
@@ -68,11 +76,14 @@ class Service:
         """
         async with self._reloading:
             try:
-                await self.load(await asyncio.to_thread(find_models, self.paths))
+                await self.load(await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch))
             except DragomanError as error:
                 _log.warning("the models stay as they were: %s", error)
                 return
-        loaded = ", ".join(f"{model.name} step {model.step}" for model in self.models.models)
+        if self._models is None:
+            _log.info("there is no checkpoint yet")
+            return
+        loaded = ", ".join(f"{model.name} step {model.step}" for model in self.models.all)
         _log.info("loaded again: %s", loaded)
 
     def close(self) -> None:

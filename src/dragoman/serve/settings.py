@@ -42,6 +42,8 @@ class ServeSettings:
     split_sentences: bool = True
     access_log: bool = True
     files: bool = True
+    explain: bool = True  # routes that look inside
+    watch: bool = False  # runs without a checkpoint, too
 
     def __post_init__(self) -> None:
         """UsageError for what cannot be."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.errors import DragomanError
 
@@ -29,6 +29,40 @@ def read_log(run: Path) -> tuple[list[Record], int]:
         lines = (run / "log.jsonl").read_bytes().splitlines()
     except FileNotFoundError:
         return [], 0
+    records = _records(lines)
+    return records, len(lines) - len(records)
+
+
+class Stretch(NamedTuple):
+    """Records of log.jsonl from the byte ``start`` to the byte ``end``."""
+
+    records: list[Record]
+    start: int
+    end: int
+
+
+def read_log_from(run: Path, start: int) -> Stretch:
+    """The records of the whole lines of log.jsonl from a byte on.
+
+    From the first byte where no line begins at ``start``, for then the log has been begun anew, and where a run was resumed since, for
+    then some of what came before no longer stands. The records that are given stand.
+    """
+    try:
+        with (run / "log.jsonl").open("rb") as file:
+            file.seek(max(start - 1, 0))
+            content = file.read()
+            if start and not content.startswith(b"\n"):
+                return read_log_from(run, 0)
+    except FileNotFoundError:
+        return Stretch([], 0, 0)
+    content = content[bool(start) : content.rfind(b"\n") + 1]
+    records = _records(content.splitlines())
+    if start and any(record.get("event") in ("start", "resume") for record in records):
+        return read_log_from(run, 0)
+    return Stretch(standing(records), start, start + len(content))
+
+
+def _records(lines: Iterable[bytes]) -> list[Record]:
     records = []
     for line in lines:
         try:
@@ -37,7 +71,7 @@ def read_log(run: Path) -> tuple[list[Record], int]:
             continue
         if isinstance(record, dict) and isinstance(record.get("step", 0), int) and isinstance(record.get("loss", 0.0), int | float):
             records.append(record)
-    return records, len(lines) - len(records)
+    return records
 
 
 def standing(records: Iterable[Record]) -> list[Record]:

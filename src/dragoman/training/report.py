@@ -125,6 +125,12 @@ def points(records: Iterable[Record], key: str) -> list[Point]:
     return [(record["step"], record[key]) for record in records if isinstance(record.get(key), int | float)]
 
 
+def learning_rates(run: Path) -> list[Point]:
+    """(step, learning rate) of a run, as its log tells; none where there is no log."""
+    kept = standing(record for record in read_log(run)[0] if isinstance(record.get("step"), int))
+    return points([record for record in kept if record.get("t") == "train"], "lr")
+
+
 def _equation_3(report: Report, step: float) -> float | None:
     d_model, warmup = report.setting("model", "d_model"), report.setting("training", "warmup_steps")
     return paper_rate(int(step), d_model=d_model, warmup_steps=warmup) if step >= 1 else None

@@ -1,0 +1,104 @@
+"""Routes for the run that a model comes from: what its log holds, from a byte on, while it is being trained or afterwards."""
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dragoman.bundle import marked_checkpoint, step_of
+from dragoman.config import Config
+from dragoman.errors import DragomanError
+from dragoman.serve.answers import as_json
+from dragoman.serve.parameters import read_fields, whole_number
+from dragoman.serve.refusals import RefusalError
+from dragoman.serve.service import Service
+from dragoman.training.charts import thinned
+from dragoman.training.records import Record, read_log_from, read_run
+
+MOST_BYTES = 10**12
+_TRAIN = ("loss", "ppl", "lr", "grad_norm", "tok_s", "acc", "seconds")
+_EVAL = ("loss", "ppl", "bleu", "chrf", "acc")
+
+
+async def runs(request: Request) -> Response:
+    """GET /api/v1/runs: the runs that the models come from, and those that have no model yet."""
+    service: Service = request.app.state.service
+    service.admit(request, await read_fields(request), counted=False)
+    found = await asyncio.to_thread(lambda: [_head(name, run) for name, run in service.runs.items() if _is_run(run)])
+    return as_json({"runs": [{key: head[key] for key in ("name", "pair", "status", "best_step")} for head in found]})
+
+
+async def run(request: Request) -> Response:
+    """GET /api/v1/runs/{name}: the curves of a run; with ``from`` what its log has got since that byte."""
+    service: Service = request.app.state.service
+    fields = await read_fields(request)
+    service.admit(request, fields, counted=False)
+    name, start = request.path_params["name"], whole_number(fields, "from", least=0, most=MOST_BYTES) or 0
+    folder = service.runs.get(name)
+    if folder is None or not _is_run(folder):
+        known = service.ready and service.models.named(name) is not None
+        why = "is a bundle without its run, so there is no log of it" if known else "is no run of this server"
+        raise RefusalError(404, f"{name[:80]} {why}")
+    return as_json(await asyncio.to_thread(_document, name, folder, start))
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("run.json", "log.jsonl"))
+
+
+def _head(name: str, folder: Path) -> dict[str, Any]:
+    """What run.json says of a run; the paper's settings where it does not tell."""
+    try:
+        facts = read_run(folder)
+    except DragomanError:
+        facts = {}
+
+    def setting(group: str, key: str) -> Any:
+        settings = facts.get("settings")
+        own = settings.get(group) if isinstance(settings, Mapping) else None
+        return own[key] if isinstance(own, Mapping) and key in own else getattr(getattr(Config(), group), key)
+
+    best = marked_checkpoint(folder, "best")
+    return {
+        "name": name,
+        "pair": "-".join(filter(None, (str(setting("data", side) or "") for side in ("source", "target")))),
+        "status": str(facts.get("status", "unknown")),
+        "best_step": None if best is None else step_of(best),
+        "warmup_steps": setting("training", "warmup_steps"),
+        "d_model": setting("model", "d_model"),
+        "max_steps": setting("training", "max_steps"),
+    }
+
+
+def _document(name: str, folder: Path, start: int) -> dict[str, Any]:
+    head = _head(name, folder)  # first, so that a run that says it is done has its last records
+    stretch = read_log_from(folder, start)
+    kinds = {kind: [record for record in stretch.records if record.get("t") == kind and "step" in record] for kind in ("train", "eval")}
+    return {
+        **head,
+        "from": stretch.start,
+        "next": stretch.end,
+        "train": _rows(kinds["train"], _TRAIN, thin=stretch.start == 0),
+        "eval": _rows(kinds["eval"], _EVAL, thin=stretch.start == 0),
+    }
+
+
+def _rows(records: Sequence[Record], keys: Iterable[str], *, thin: bool) -> list[dict[str, Any]]:
+    """A row for each step that has a point: of each curve all, or at most 300 with ``thin``; what is no finite number is left out."""
+    rows: dict[int, dict[str, Any]] = {}
+    for key in keys:
+        points = [(float(place), record[key]) for place, record in enumerate(records) if _is_number(record.get(key))]
+        for place, value in thinned(points) if thin else points:
+            rows.setdefault(int(place), {})[key] = value
+    for place, record in enumerate(records):
+        if isinstance(record.get("samples"), list):
+            rows.setdefault(place, {})["samples"] = record["samples"]
+    return [{"step": records[place]["step"], **rows[place]} for place in sorted(rows)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
