@@ -85,9 +85,9 @@ class Looked:
 class Looking:
     """`serve.traces.Looking`, by `dragoman.explain`."""
 
-    def expected_bytes(self, bundle: Bundle, source: int, target: int) -> int:
-        """About how much memory a pass of so many pieces takes."""
-        return expected_bytes(bundle.config.model, source, target)
+    def expected_bytes(self, bundle: Bundle, source: int, target: int, reference: int) -> int:
+        """About how much memory a pass of so many pieces takes; of a model of one text they are the target's."""
+        return expected_bytes(bundle.config.model, source, target, reference=reference)
 
     def look(self, bundle: Bundle, text: str, wish: Wished, *, name: str, run: Path | None, check: Callable[[], None]) -> Looked:
         """A pass, with the numbers that can be asked for later; DragomanError for a text that cannot be looked into."""

@@ -23,7 +23,7 @@ from dragoman.decoding.fill import masked_ids
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError, UsageError
 from dragoman.explain.beams import BeamRecord, search_beams
-from dragoman.explain.record import Trace, modules_of, plain_copy, recording
+from dragoman.explain.record import Trace, modules_of, parameters_of, plain_copy, recording
 from dragoman.model import LanguageModel, MaskedLanguageModel, Transformer
 
 Weights = NDArray[np.float32]
@@ -133,6 +133,11 @@ class Explanation:
         return self.read if kind == "decoder" else self.source.pieces
 
     @cached_property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The weights of the model, by their names."""
+        return parameters_of(self.bundle.model)
+
+    @cached_property
     def read(self) -> tuple[str, ...]:
         """What the decoder reads: the start token, then the target without its last."""
         target = self.bundle.target_tokenizer
@@ -199,9 +204,14 @@ class Explanation:
         ]
 
     def array(self, name: str) -> NDArray[Any]:
-        """The numbers of a name of the trace, or of all layers of a kind of attention; UsageError that says what there is."""
+        """The numbers of a name of the trace, of all layers of a kind of attention, or of a weight of the model.
+
+        UsageError that says what there is.
+        """
         if name in self.kinds:
             return self.weights(name)
+        if name in self.parameters:
+            return self.parameters[name].detach().float().cpu().numpy()
         if name not in self.trace:
             near = ", ".join(self.near(name)) or "none"
             raise UsageError(f"there is no tensor {name!r}; near it are {near}; --json lists them all under walk")
@@ -209,13 +219,13 @@ class Explanation:
 
     def names_tensor(self, name: str) -> bool:
         """Whether `array` has this name."""
-        return name in self.trace or name in self.kinds
+        return name in self.trace or name in self.kinds or name in self.parameters
 
     def near(self, name: str) -> list[str]:
         """The names of tensors that are most like this one."""
         from difflib import get_close_matches
 
-        return get_close_matches(name, [*self.kinds, *self.trace], n=3, cutoff=0.4)
+        return get_close_matches(name, [*self.kinds, *self.trace, *self.parameters], n=3, cutoff=0.4)
 
     def slice_of(self, name: str, *, index: Sequence[int] = (), rows: slice = slice(None), cols: slice = slice(None)) -> dict[str, Any]:
         """Exact numbers as JSON, float32 in little-endian base64: at ``index`` on the first axes, some rows and columns of the last two.

@@ -38,6 +38,21 @@ def _tensors(found: Explanation) -> Iterator[Tensor]:
             yield from (value for value in recorded.values if isinstance(value, torch.Tensor))
 
 
-def expected_bytes(model: ModelConfig, source: int, target: int) -> int:
-    """About the bytes that a pass of so many pieces will take: no less, and not much more."""
-    return 0
+def expected_bytes(model: ModelConfig, source: int, target: int, *, reference: int = 0) -> int:
+    """The bytes that a pass of so many tokens will take, norms, rotations and gates counted whether a model has them or not.
+
+    Of a model of one text its tokens are the ``target``.
+    """
+    keys, values, width = model.n_heads * model.key_width, model.n_heads * model.value_width, model.d_model
+    attention = 5 * keys + 3 * values + 3 * width  # heads before and behind their rotation, together, W^O; the sum and its norm
+    layer = attention + model.d_ff + 3 * width
+    ends = 5 * width  # embeddings, sums with positions, what goes in and comes out
+    scores = 2 * model.n_heads + 1  # before and behind the softmax, and where none may look
+    vocabulary = 2 * model.target_vocabulary + width  # logits, log-probabilities, hidden states
+    layers = model.encoder_layers if model.architecture == "encoder-only" else model.decoder_layers
+    numbers = target * (layers * layer + ends) + layers * scores * target**2
+    numbers += target * vocabulary + reference * vocabulary // 2
+    if not model.single:
+        numbers += source * (model.encoder_layers * layer + ends) + model.encoder_layers * scores * source**2
+        numbers += layers * (target * attention + source * (keys + values) + scores * source * target)
+    return 4 * numbers

@@ -145,6 +145,15 @@ def recording(trace: Trace, model: nn.Module | None = None, *, files: Sequence[s
         watcher.finish()
 
 
+def parameters_of(model: nn.Module) -> dict[str, Tensor]:
+    """The weights by the names that a trace gives to what they make: ``encoder.0.self.w_q.weight``."""
+    found: dict[str, Tensor] = {}
+    for path, module in modules_of(model):
+        for name, parameter in module.named_parameters(recurse=False):
+            found[".".join(filter(None, (short_place(path), name)))] = parameter
+    return found
+
+
 def modules_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module with its place, a shared one with each of its places. What a decoder-only model is made of stands below ``decoder``."""
     for path, module in model.named_modules(remove_duplicate=False):
@@ -216,7 +225,7 @@ class _Watcher(TorchFunctionMode):
 
     def _add(self, result: Tensor, frame: FrameType, line: Line) -> None:
         owner = "output" if frame.f_code.co_name == "logits" else self._owner(frame)
-        key = Path(line.file).stem if owner is None else _short(owner)
+        key = Path(line.file).stem if owner is None else short_place(owner)
         place = f"{key} {line.file}:{line.number}"
         if place in self.open and self.open[place][0] is not frame:
             self._close(place)
@@ -249,7 +258,7 @@ class _Watcher(TorchFunctionMode):
             self._close(place)
 
 
-def _short(path: str) -> str:
+def short_place(path: str) -> str:
     """``encoder.layers.0.self_attn.attention`` as ``encoder.0.self``."""
     parts = [_SHORTER.get(part, part) for part in path.split(".") if part != "layers"]
     return ".".join(parts[:-1] if parts[-1] == "attention" else parts)
@@ -258,7 +267,7 @@ def _short(path: str) -> str:
 def _hooks(trace: Trace, model: nn.Module) -> Iterator[Any]:
     """What no single line makes: heads as equation (1) gets them, outputs of norms, what goes into a stack and leaves it."""
     for path, module in modules_of(model):
-        short, (stack, _, name) = _short(path), path.partition(".")
+        short, (stack, _, name) = short_place(path), path.partition(".")
         if isinstance(module, ScaledDotProductAttention):
             yield module.register_forward_pre_hook(partial(_heads, trace, short))
         elif stack in ("encoder", "decoder") and name in ("dropout", "final_norm"):

@@ -121,15 +121,18 @@ def _wish(fields: Fields, service: Service, asked: _Asked, prefix: str, referenc
 def _check_size(looking: Looking, asked: _Asked, wish: Wished) -> None:
     """Raises RefusalError for a text whose numbers would take more memory than there is for them."""
     bundle = asked.model.bundle
-    source = len(bundle.source_tokenizer.encode(asked.text)) + 2
-    longest = longest_taken(bundle.config)
-    target = min(source + bundle.config.decoding.extra_length, longest) if wish.max_length is None else wish.max_length
-    if looking.expected_bytes(bundle, source, target) <= MOST_BYTES:
-        return
-    less = source
-    while less > 1 and looking.expected_bytes(bundle, less, target - source + less) > MOST_BYTES:
-        less = less * 9 // 10
-    raise invalid(f"the text has about {source} pieces, whose numbers do not fit; look into at most about {less} at a time")
+    pieces = len(bundle.source_tokenizer.encode(asked.text)) + 2
+    reference = len(bundle.target_tokenizer.encode(wish.reference or "")) + 1 if wish.reference else 0
+
+    def fits(count: int) -> bool:
+        if isinstance(asked.model, TextModel):
+            return looking.expected_bytes(bundle, 0, count, 0) <= MOST_BYTES
+        longest = count + bundle.config.decoding.extra_length if wish.max_length is None else wish.max_length
+        return looking.expected_bytes(bundle, count, min(longest, longest_taken(bundle.config)), reference) <= MOST_BYTES
+
+    if not fits(pieces):
+        most = next((count for count in range(pieces, 0, -1) if fits(count)), 0)
+        raise invalid(f"the text has about {pieces} pieces, and the numbers of at most {most} can be kept; look into a shorter one")
 
 
 def _kinds(fields: Fields) -> Sequence[str] | None:

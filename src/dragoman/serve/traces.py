@@ -51,8 +51,8 @@ class Pass(Protocol):
 class Looking(Protocol):
     """What looks into models; it is given to the server, which does not know how it is done."""
 
-    def expected_bytes(self, bundle: Bundle, source: int, target: int) -> int:
-        """About how much memory a pass of so many pieces takes."""
+    def expected_bytes(self, bundle: Bundle, source: int, target: int, reference: int) -> int:
+        """About how much memory a pass of so many pieces takes; of a model of one text they are the target's."""
 
     def look(
         self,

@@ -37,17 +37,18 @@ export const postJson = async (path, body, signal) => (await request(path, { bod
 /** Events of a stream, one after another: {event, data}. Leaving the loop, or the signal, closes the connection. */
 export async function* stream(path, body, signal) {
   const reader = (await request(path, { body, signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "", ended = false;
   try {
-    let rest = "";
     for (;;) {
       const { value, done } = await reader.read();
+      ended = done;
       if (done) return;
-      const { events, rest: open } = eventsIn(rest + value);
-      rest = open;
-      yield* events;
+      const found = eventsIn(rest + value);
+      rest = found.rest;
+      yield* found.events;
     }
   } finally {
-    reader.cancel().catch(() => {});
+    if (!ended) reader.cancel().catch(() => {}); // the signal may have closed it already
   }
 }
 

@@ -21,31 +21,31 @@ export const view = {
       fill(body, h("p", {}, "This model reads one text and searches for nothing, so there are no beams."));
       return;
     }
-    const focused = body.contains(document.activeElement) && document.activeElement.value;
+    const focused = document.activeElement?.name === "candidate";
     fill(body,
-      h("p", { class: "said" }, explanation.source.text),
+      h("p", { class: "sentence", dir: "auto" }, explanation.source.text),
       candidates(explanation),
       h("h2", {}, "The tree of the search"),
-      h("p", { class: "dim" }, "A column is a step. Lines lead to what was kept, dotted ones to the next best, which were let go; ■ is an end. ",
-        "The way of the chosen candidate stands out."),
+      h("p", { class: "dim" }, "A column is a step. Lines lead to what was kept, dotted ones to the next best, which were let go; ",
+        "■ is an end. The way of the chosen candidate stands out."),
       h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "The tree of the search" }, tree(explanation)),
       h("details", {}, h("summary", {}, "The tree in words"), inWords(explanation)));
-    if (focused) body.querySelector(`input[value="${focused}"]`)?.focus();
+    if (focused) body.querySelector(":checked").focus();
   },
 };
 
 function candidates(explanation) {
-  const rows = explanation.candidates.map((each, rank) => [
-    h("label", {}, h("input", {
-      type: "radio", name: "candidate", value: String(rank), checked: rank === explanation.chosen,
-      onchange: () => look(store, { chosen: rank }),
-    }), ` ${rank + 1}`),
-    [number(each.score)], [number(each.logprob)], [number(each.lp)], [number(each.pieces.length)],
-    each.finished ? each.text : `${each.text} (ended by ${each.stop})`, why(explanation, rank),
+  const { candidates: all, chosen, beam, alpha } = explanation;
+  const radio = (rank) => h("label", {}, h("input", {
+    type: "radio", name: "candidate", checked: rank === chosen, onchange: () => look(store, { chosen: rank }),
+  }), ` ${rank + 1}`);
+  const rows = all.map((each, rank) => [
+    radio(rank), each.finished ? each.text : `${each.text} (ended by ${each.stop})`,
+    [number(each.score, 4)], [number(each.logprob, 4)], [number(each.lp, 4)], [number(each.pieces.length)], why(explanation, rank),
   ]);
-  const caption = `Finished hypotheses: total = log P / lp, with beam ${explanation.beam} and α = ${explanation.alpha}. The chosen one is what the other views show.`;
-  const made = table(caption, ["rank", "total", "log P", "lp", "tokens", "text", "why it is not the first"], rows);
-  made.querySelectorAll("tbody tr")[explanation.chosen].className = "chosen";
+  const made = table(`Finished hypotheses, total = log P / lp, beam ${beam}, α = ${alpha}. The other views show the chosen one.`,
+    ["rank", "text", "total", "log P", "lp", "tokens", "why it is not the first"], rows);
+  made.querySelectorAll("tbody tr")[chosen].className = "chosen";
   return made;
 }
 
@@ -58,9 +58,11 @@ export function why({ candidates: all, beam_tree: steps }, rank) {
     return `it is more probable, but ${longer}: the length penalty decides`;
   }
   const at = own.behind_from;
-  const sum = (candidate, place) => number(steps[place].nodes[candidate.path[place]][4], 2);
-  const others = Math.min(at, best.path.length - 1);
-  return `it fell behind at token ${at + 1}, “${shown(own.pieces[at])}”: log P so far ${sum(own, at)}, of the first ${sum(best, others)}`;
+  const sum = ({ path }) => {
+    const step = Math.min(at, path.length - 1); // a shorter one has all of its sum by then
+    return number(steps[step].nodes[path[step]][4], 2);
+  };
+  return `it fell behind at token ${at + 1}, “${shown(own.pieces[at])}”: log P so far ${sum(own)}, of the first ${sum(best)}`;
 }
 
 /** Where nodes and the lines between them lie: {width, height, nodes: [{x, y, step, place, …}], edges: [{from, to, …}]}. */
@@ -80,13 +82,15 @@ const short = (text) => ([...text].length > LETTERS ? `${[...text].slice(0, LETT
 function tree({ beam_tree: steps, candidates: all, chosen }) {
   const { width, height, nodes, edges } = layout(steps, all[chosen].path);
   const kept = nodes.filter((node) => node.kept).length;
-  const look = (node) => (node.chosen ? "chosen" : node.kept ? "kept" : "let-go");
-  return svg("svg", { class: "tree", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `${steps.length} steps, ${kept} continuations were kept` },
-    steps.map((_, step) => svg("text", { class: "dim", x: 8 + BOX * step, y: 16 }, String(step + 1))),
-    edges.map(({ from, to }) => svg("path", { class: look(to), d: `M${from.x + BOX - 18} ${from.y - 5}L${to.x - 4} ${to.y - 5}` })),
-    nodes.map((node) => svg("text", { class: look(node), x: node.x, y: node.y },
-      svg("title", {}, `“${node.piece}”: log p ${number(node.logprob, 3)}, in all ${number(node.total, 3)}, ${node.kept ? "kept" : "let go"}`),
-      `${node.ended ? "■ " : ""}${short(shown(node.piece))}`)));
+  const mark = (node) => (node.chosen ? "chosen" : node.kept ? "kept" : "let-go");
+  const title = ({ piece, logprob, total, ...node }) =>
+    svg("title", {}, `“${piece}”: log p ${number(logprob, 3)}, in all ${number(total, 3)}, ${node.kept ? "kept" : "let go"}`);
+  const said = `${steps.length} steps, ${kept} continuations were kept`;
+  return svg("svg", { class: "tree", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": said },
+    steps.map((_, step) => svg("text", { class: "let-go", x: 8 + BOX * step, y: 16 }, String(step + 1))),
+    edges.map(({ from, to }) => svg("path", { class: mark(to), d: `M${from.x + BOX - 18} ${from.y - 5}L${to.x - 4} ${to.y - 5}` })),
+    nodes.map((node) => svg("text", { class: mark(node), x: node.x, y: node.y },
+      title(node), `${node.ended ? "■ " : ""}${short(shown(node.piece))}`)));
 }
 
 function inWords({ beam_tree: steps }) {

@@ -59,9 +59,9 @@ export function shown(piece) {
   return piece.trim() || "␣".repeat(Math.max(piece.length, 1));
 }
 
-/** A number for people: whole ones with commas, others to so many digits. */
-export function number(value, digits = 4) {
-  if (value == null || !Number.isFinite(value)) return "–";
-  if (Number.isInteger(value)) return value.toLocaleString("en");
-  return Math.abs(value) >= 1e-4 ? value.toFixed(digits) : value.toExponential(1);
+/** A number for people: to so many decimals; without them whole ones with commas, and others to four. */
+export function number(value, digits) {
+  if (!Number.isFinite(value)) return "–";
+  if (digits === undefined && Number.isInteger(value)) return value.toLocaleString("en");
+  return value === 0 || Math.abs(value) >= 1e-4 ? value.toFixed(digits ?? 4) : value.toExponential(1);
 }

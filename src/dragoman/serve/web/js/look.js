@@ -5,22 +5,22 @@ import { explain } from "./api.js";
 let going = new AbortController();
 
 /** What is asked about the sentence of the state; `more` are further fields of /api/v1/explain, such as {chosen: 1}. */
-export function question(state, more = {}) {
-  if (!state.pair) return { q: state.text, model: state.model.run, ...more };
-  return { q: state.text, ...state.pair, ...state.options, ...more };
+export function question({ text, pair, model, options }, more = {}) {
+  return pair ? { q: text, ...pair, ...options, ...more } : { q: text, model: model.run, ...more };
 }
 
 /** Asks, and puts the answer into the state as `explanation`, or why there is none as `problem`. */
 export async function look(store, more) {
   going.abort();
-  const mine = (going = new AbortController());
+  const { signal } = (going = new AbortController());
   store.set({ busy: true, problem: "" });
+  let found;
   try {
-    const explanation = await explain(question(store.state, more), mine.signal);
-    if (!mine.signal.aborted) store.set({ explanation, busy: false });
+    found = { explanation: await explain(question(store.state, more), signal) };
   } catch (error) {
-    if (!mine.signal.aborted) store.set({ problem: error.message, busy: false });
+    found = { problem: error.message };
   }
+  if (!signal.aborted) store.set({ ...found, busy: false });
 }
 
 /** Another sentence; what was known of the last is forgotten. */

@@ -4,8 +4,10 @@ import { getJson } from "./api.js";
 import { lineChart } from "./chart.js";
 import { fill, h, number, table } from "./dom.js";
 
-const SECONDS = 2, ROWS = 12;
-let body, name = null, run = null, timer = null, place = null;
+const EVERY = 2000; // milliseconds between two looks at a run that goes on
+const ROWS = 12; // of a table
+let place, body, timer;
+let name = null, run = null;
 
 export const view = {
   name: "run",
@@ -16,42 +18,41 @@ export const view = {
   },
 
   async show(state) {
-    const wanted = state.models ? state.model?.run ?? null : await waiting();
-    if (wanted === name && run) return watch();
-    [name, run] = [wanted, null];
-    fill(body, h("p", {}, wanted === null ? "No model is chosen that a run could be of." : `Reading the log of ${wanted} …`));
-    if (wanted !== null) await read();
+    const wanted = state.models ? state.model?.run : await unloaded();
+    if (wanted !== name) [name, run] = [wanted, null];
+    if (!name) fill(body, "There is no single run behind this choice; choose a model's own pair.");
+    else if (!run) await read();
+    else watch();
   },
 };
 
-/** The run of a server whose model is still to come. */
-const waiting = () => getJson("api/v1/runs").then(({ runs }) => runs[0] ?? null).catch(() => null);
+/** The run of a server that has no model yet. */
+const unloaded = () => getJson("api/v1/runs").then(({ runs }) => runs[0], () => null);
 
 async function read() {
   const own = name;
+  clearTimeout(timer);
   try {
     const more = await getJson(`api/v1/runs/${encodeURIComponent(own)}?from=${run?.next ?? 0}`);
     if (own !== name) return;
-    const changed = !run || more.train.length + more.eval.length > 0 || more.status !== run.status;
-    run = joined(run, more);
-    if (changed) draw();
+    const before = run;
+    run = before ? joined(before, more) : more;
+    if (!before || more.status !== before.status || more.next !== before.next) draw();
   } catch (error) {
-    if (own === name) fill(body, h("p", { class: "error" }, error.message));
+    if (own === name && !run) fill(body, h("p", { class: "error" }, error.message));
     if (error.status === 404) return;
   }
   watch();
 }
 
-/** Asks again after a while, as long as the view is open and the run goes on. */
+/** Reads on after a while, as long as the view is open and the run goes on. */
 function watch() {
   clearTimeout(timer);
-  const goes = !run || ["running", "preparing"].includes(run.status);
-  if (goes && !place.hidden) timer = setTimeout(() => (document.hidden ? watch() : read()), 1000 * SECONDS);
+  if (!place.hidden && (!run || ["running", "preparing"].includes(run.status))) timer = setTimeout(read, EVERY);
 }
 
 /** What is known with what has come; a run that went back to a checkpoint has its later records anew. */
 export function joined(before, more) {
-  if (!before) return more;
   const both = (kind) => {
     const first = more[kind][0]?.step ?? Infinity;
     return [...before[kind].filter(({ step }) => step < first), ...more[kind]];
@@ -59,58 +60,59 @@ export function joined(before, more) {
   return { ...before, ...more, train: both("train"), eval: both("eval") };
 }
 
-const points = (records, field) => records.filter((record) => record[field] != null).map((record) => [record.step, record[field]]);
-
 function draw() {
   const { train, eval: evals } = run;
-  const charts = [
-    ["Loss", { training: points(train, "loss"), validation: points(evals, "loss") }],
-    ["Scores of the validation text", { BLEU: points(evals, "bleu"), chrF: points(evals, "chrf") }],
-    ["Learning rate", { "learning rate": points(train, "lr") }],
-    ["Tokens a second", { "tokens a second": points(train, "tok_s") }],
-  ];
-  const open = [...body.querySelectorAll("details")].map((details) => details.open);
+  const points = (records, field) => records.map((record) => [record.step, record[field]]);
+  const charts = {
+    Loss: { training: points(train, "loss"), validation: points(evals, "loss") },
+    "Scores of the validation text": { BLEU: points(evals, "bleu"), chrF: points(evals, "chrf") },
+    "Learning rate": { "learning rate": points(train, "lr") },
+    "Speed of training": { "tokens a second": points(train, "tok_s") },
+  };
+  const open = body.querySelector("details")?.open ?? false;
   fill(body,
-    h("h2", {}, run.name, run.pair ? `: ${run.pair}` : ""),
+    h("h2", {}, [run.name, run.pair].filter(Boolean).join(": ")),
     h("p", {}, facts()),
-    h("div", { class: "two" }, charts.map(([title, curves]) => {
+    h("div", { class: "two" }, Object.entries(charts).map(([title, curves]) => {
       const chart = lineChart(title, curves);
       return chart && h("figure", {}, h("figcaption", {}, title), chart);
     })),
-    evals.length > 0 && table(lastOf("Evaluations", evals), ["step", "loss", "perplexity", "BLEU", "chrF"], evals.slice(-ROWS).map((record) => [
-      number(record.step), [number(record.loss)], [number(record.ppl, 2)], [number(record.bleu, 2)], [number(record.chrf, 2)],
-    ])),
+    rows("Evaluations", evals, {
+      loss: ["loss", 4], ppl: ["perplexity", 2], bleu: ["BLEU", 2], chrf: ["chrF", 2],
+    }),
     samples(evals),
-    train.length > 0 && h("details", {}, h("summary", {}, "Training, in numbers"),
-      table(lastOf("Updates", train), ["step", "loss", "perplexity", "learning rate", "gradient norm", "tokens a second"], train.slice(-ROWS).map((record) => [
-        number(record.step), [number(record.loss)], [number(record.ppl, 2)], [record.lr.toPrecision(4)], [number(record.grad_norm, 3)], [number(Math.round(record.tok_s))],
-      ]))));
-  body.querySelectorAll("details").forEach((details, at) => { details.open = open[at] ?? false; });
+    h("details", { open }, h("summary", {}, "Training, in numbers"), rows("Updates", train, {
+      loss: ["loss", 4], ppl: ["perplexity", 2], lr: ["learning rate", 7], grad_norm: ["gradient norm", 3], tok_s: ["tokens a second", 0],
+    })));
 }
 
-const lastOf = (what, records) => (records.length > ROWS ? `${what}, the last ${ROWS}` : what);
+function rows(title, records, columns) {
+  const last = records.slice(-ROWS);
+  const cells = (record) => Object.entries(columns).map(([field, [, digits]]) => [number(record[field], digits)]);
+  return table(last.length < records.length ? `${title}, the last ${ROWS}` : title,
+    ["step", ...Object.values(columns).map(([head]) => head)], last.map((record) => [number(record.step), ...cells(record)]));
+}
 
 function facts() {
-  const last = run.train.at(-1)?.step ?? run.eval.at(-1)?.step ?? 0;
   const best = run.eval.find(({ step }) => step === run.best_step);
+  const last = Math.max(0, ...[run.train.at(-1), run.eval.at(-1)].map((record) => record?.step ?? 0));
   return [
-    `Status: ${run.status}`, `step ${number(last)}`,
-    best && `best at step ${number(best.step)}${best.bleu == null ? "" : ` with BLEU ${best.bleu.toFixed(2)}`}, validation loss ${number(best.loss)}`,
-    run.warmup_steps && `warm-up ${number(run.warmup_steps)} steps`, run.d_model && `d_model ${run.d_model}`,
+    run.status, `step ${number(last)}`,
+    best && `best at step ${number(best.step)}: validation loss ${number(best.loss, 4)}, BLEU ${number(best.bleu, 2)}`,
+    run.warmup_steps && `warm-up ${number(run.warmup_steps)} steps`,
   ].filter(Boolean).join(" · ");
 }
 
-/** Sentences of the validation text, with what became of each wherever it changed. */
+/** Sentences of the validation text, and what became of each wherever it changed. */
 function samples(evals) {
   const histories = new Map();
-  for (const { step, samples: shown = [] } of evals) {
-    for (const { source, reference, output } of shown ?? []) {
-      const history = histories.get(source) ?? { reference, outputs: [] };
-      if (history.outputs.at(-1)?.output !== output) history.outputs.push({ step, output });
+  for (const { step, samples: several } of evals) {
+    for (const { source, reference, output } of several ?? []) {
+      const history = histories.get(source) ?? [["reference", reference]];
+      if (history.at(-1)[1] !== output || history.length === 1) history.push([`step ${number(step)}`, output]);
       histories.set(source, history);
     }
   }
-  return [...histories].map(([source, { reference, outputs }]) => table(`“${source}”`, ["", "translation"], [
-    ...outputs.slice(-5).map(({ step, output }) => [`step ${number(step)}`, output]), ["reference", reference],
-  ]));
+  return [...histories].map(([source, [reference, ...outputs]]) =>
+    table(`“${source}”`, ["", "translation"], [reference, ...outputs.slice(-5)]));
 }

@@ -4,118 +4,122 @@ import { stream, useKey } from "./api.js";
 import { fill, h, number, shown } from "./dom.js";
 import { choose, look } from "./look.js";
 
+const SHORT = 64; // tokens of a sentence that is looked into at once; longer ones are when a view wants them
 const part = {}; // the elements that change
-let store, going = null, done = null, started = null;
+let store;
+let going = null; // what stops the translation that runs
+let said = null; // the events of the last one: {start, done}
+let at = 0; // the sentence that all views are about
+let seen = {}; // the state that is shown
 
 export const view = {
   name: "translate",
 
   mount(section, itsStore) {
     store = itsStore;
-    part.text = h("textarea", { id: "text", rows: 5, dir: "auto", spellcheck: "false", onkeydown: onKey });
-    part.said = h("div", { id: "said", class: "said", dir: "auto", role: "region", "aria-labelledby": "said-label", "aria-live": "polite", tabindex: "0" });
-    part.beam = setting("beam", 1, 1);
-    part.alpha = setting("alpha", -10, 0.1);
-    part.max_length = setting("max", 1, 1);
-    part.max_length.placeholder = "auto";
-    part.go = h("button", { class: "main" }, "Translate");
-    part.stop = h("button", { type: "button", disabled: true, onclick: () => going?.abort() }, "Stop");
+    part.text = h("textarea", { id: "text", rows: 4, dir: "auto", spellcheck: "false", onkeydown: onKey });
+    part.said = h("div", { class: "said", dir: "auto", role: "region", "aria-label": "Translation", "aria-live": "polite", tabindex: "0" });
+    part.beam = h("input", { type: "number", min: 1 });
+    part.alpha = h("input", { type: "number", step: 0.1, "aria-label": "α of the length penalty" });
+    part.most = h("input", { type: "number", min: 1, placeholder: "auto" });
+    part.search = h("span", { class: "row" },
+      h("label", {}, "Beam ", part.beam), h("label", {}, "α ", part.alpha), h("label", {}, "Most tokens ", part.most));
+    part.go = h("button", { class: "main" });
+    part.stop = h("button", { type: "button", disabled: true, onclick: stop }, "Stop");
     part.status = h("span", { class: "dim", role: "status" });
     part.error = h("p", { class: "error", role: "alert" });
-    part.key = h("label", { class: "row", hidden: true }, "The server's key ",
-      h("input", { type: "password", autocomplete: "off", onchange: (event) => useKey(event.target.value) }));
-    part.pieces = h("div", {});
+    part.key = h("label", { hidden: true }, "Key ",
+      h("input", { type: "password", autocomplete: "off", oninput: (event) => useKey(event.target.value) }));
+    part.pieces = h("div");
     part.detail = h("p", { class: "dim detail" });
     section.append(
       h("form", { onsubmit: (event) => { event.preventDefault(); start(); } },
         h("div", { class: "two" },
           h("div", {}, h("label", { for: "text" }, "Text"), part.text, part.error, part.key),
-          h("div", {}, h("span", { id: "said-label" }, "Translation"), part.said)),
-        h("div", { class: "row" },
-          part.search = h("span", { class: "row" },
-            h("label", {}, "Beam ", part.beam), h("label", {}, "α ", part.alpha), h("label", {}, "Most tokens ", part.max_length)),
-          part.go, part.stop, part.status)),
+          h("div", {}, h("span", { "aria-hidden": "true" }, "Translation"), part.said)),
+        h("div", { class: "row" }, part.search, part.go, part.stop, part.status)),
       part.pieces, part.detail);
-    part.text.focus({ preventScroll: true });
+    part.text.focus();
   },
 
   show(state) {
-    if (part.model !== state.model || part.pair !== state.pair) newModel(state);
-    if (part.shown !== state.explanation) showPieces(state);
+    const before = seen;
+    seen = { ...state };
+    if (before.model !== state.model || before.pair !== state.pair) newModel(state);
+    else if (before.explanation !== state.explanation) showPieces(state);
   },
 };
 
-function setting(name, min, step) {
-  return h("input", { type: "number", name, min, step, "aria-label": { alpha: "α of the length penalty" }[name] });
-}
+const stop = () => going?.abort();
+addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
 
 function onKey(event) {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) part.go.form.requestSubmit();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) part.text.form.requestSubmit();
 }
 
-addEventListener("keydown", (event) => { if (event.key === "Escape") going?.abort(); });
-
-function newModel(state) {
-  Object.assign(part, { model: state.model, pair: state.pair });
-  const single = state.model && !state.pair;
+function newModel({ model, pair }) {
+  const single = model && !pair;
+  stop();
+  said = null;
   part.search.hidden = single;
-  part.go.textContent = single ? "Look inside" : "Translate";
-  part.beam.value = state.model?.beam ?? "";
-  part.alpha.value = state.model?.alpha ?? "";
-  for (const [element, code] of [[part.text, state.pair?.source], [part.said, state.pair?.target]]) element.lang = code ?? "";
-  done = started = null;
+  fill(part.go, single ? "Look inside" : "Translate");
+  part.beam.value = model?.beam ?? "";
+  part.alpha.value = model?.alpha ?? "";
+  part.text.lang = pair?.source ?? "";
+  part.said.lang = pair?.target ?? "";
   fill(part.error);
   fill(part.status);
-  fill(part.said, single && h("p", { class: "dim" },
-    `${state.model.run} is of the kind ${state.model.architecture}: it reads one text and translates nothing. Attention, Steps and Paper show what it makes of a text.`));
-  showPieces(state);
+  fill(part.said, single && `${model.run} is ${model.architecture}: it reads one text and translates nothing. `
+    + "Attention, Steps and Paper show what it makes of a text.");
+  showPieces(store.state);
 }
 
 async function start() {
-  going?.abort();
-  const mine = (going = new AbortController());
+  const { model, pair, inside } = store.state;
   const text = part.text.value;
-  const { pair } = store.state;
-  fill(part.error);
-  if (!store.state.model || !text.trim()) {
-    fill(part.error, store.state.model ? "There is no text yet." : "The server is still loading its model.");
-    part.text.focus();
-    return;
-  }
-  const entries = ["beam", "alpha", "max_length"].map((name) => [name, part[name].value]).filter(([, value]) => value !== "");
-  store.set({ options: pair ? Object.fromEntries(entries.map(([name, value]) => [name, Number(value)])) : {} });
-  if (!pair) return lookAtText(text);
-  done = started = null;
-  choose(store, "");
-  running(true);
+  const missing = !model ? "The server is still loading its model." : !text.trim() ? "There is no text yet; type one."
+    : !pair && !inside ? "This server was started with --no-explain, so it cannot look inside." : "";
+  fill(part.error, missing);
+  if (missing) return part.text.focus();
+  stop();
+  choose(store, pair ? "" : text);
+  if (pair) return translate(text, pair);
+  await look(store);
+  fill(part.error, store.state.problem);
+}
+
+async function translate(text, pair) {
+  const fields = { beam: part.beam.value, alpha: part.alpha.value, max_length: part.most.value };
+  const options = Object.fromEntries(Object.entries(fields).filter(([, value]) => value).map(([name, value]) => [name, Number(value)]));
+  store.set({ options });
+  const { signal } = (going = new AbortController());
   const began = performance.now();
   const seconds = () => `${((performance.now() - began) / 1000).toFixed(1)} s`;
+  said = {};
+  running(true);
   try {
-    for await (const { event, data } of stream("api/v1/stream", { q: text, ...pair, ...store.state.options }, mine.signal)) {
+    for await (const { event, data } of stream("api/v1/stream", { q: text, ...pair, ...options }, signal)) {
       if (event === "error") throw new Error(data.error);
-      if (event === "start") started = data;
-      if (event === "step") {
-        paint(data);
-        fill(part.status, `${seconds()}, step ${data.i}`);
-      }
-      if (event === "done") finish(data, seconds());
+      said[event] = data;
+      if (event === "step") paint(data);
+      fill(part.status, `${seconds()}${event === "step" ? `, step ${data.i}` : ""}`);
     }
-    if (!done) throw new Error("The connection ended before the translation did.");
+    if (!said.done) throw new Error("The connection ended before the translation did; try again.");
+    finish(said.done, seconds());
   } catch (error) {
-    if (mine !== going) return;
-    fill(part.status, mine.signal.aborted ? `Stopped after ${seconds()}.` : "");
-    if (!mine.signal.aborted) fill(part.error, error.message);
-    part.key.hidden = error.status !== 403 && part.key.hidden;
-  } finally {
-    if (mine === going) running(false);
+    if (going?.signal !== signal) return; // another has begun
+    fill(part.status, signal.aborted && `Stopped after ${seconds()}.`);
+    fill(part.error, !signal.aborted && error.message);
+    if (error.status === 403) part.key.hidden = false;
   }
+  if (going?.signal === signal) running(false);
 }
 
 function running(is) {
   part.stop.disabled = !is;
-  part.said.setAttribute("aria-busy", is);
-  if (!is) going = null;
-  else fill(part.said);
+  part.said.ariaBusy = String(is); // read aloud when it is whole
+  if (is) fill(part.said);
+  else going = null;
 }
 
 /** What can no longer change, and what still can. */
@@ -124,74 +128,60 @@ function paint({ best, stable_text: stable }) {
   fill(part.said, fixed, h("span", { class: "open" }, best.slice(fixed.length)));
 }
 
-function finish(data, seconds) {
-  done = data;
-  fill(part.said, data.text);
-  const tokens = data.sentences.reduce((sum, sentence) => sum + sentence.tokens.length, 0);
-  const warned = data.warnings.length ? `, with a warning: ${data.warnings.join(", ")}` : "";
-  fill(part.status, `${seconds}, ${tokens} tokens${warned}`);
+function finish({ text, sentences, warnings }, seconds) {
+  const tokens = sentences.reduce((sum, sentence) => sum + sentence.tokens.length, 0);
+  fill(part.said, text);
+  fill(part.status, [seconds, `${number(tokens)} tokens`, ...warnings].join(", "));
   lookAt(0);
 }
 
-async function lookAtText(text) {
-  choose(store, text);
-  if (!store.state.inside) return fill(part.error, "This server was started with --no-explain, so it cannot look inside.");
-  await look(store);
-  fill(part.error, store.state.problem);
-}
-
-/** Another of the sentences is the one that all views are about. */
-function lookAt(at) {
-  part.at = at;
-  const sentence = done.sentences[at];
+/** The sentence that all views are about. */
+function lookAt(place) {
+  at = place;
+  const sentence = said.done.sentences[at];
   choose(store, sentence?.source ?? "");
   showPieces(store.state);
-  if (sentence && store.state.inside && sentence.tokens.length <= 64) look(store); // longer ones when a view wants them
+  if (sentence?.tokens.length <= SHORT && store.state.inside) look(store);
 }
 
 // The pieces
 
-function showPieces(state) {
-  const { explanation } = (part.shown = state.explanation, state);
-  const sentence = done?.sentences[part.at];
-  const source = explanation?.source ?? { pieces: started?.sentences[part.at]?.pieces ?? [] };
-  const target = sentence
-    ? sentence.tokens.map((piece, at) => ({ piece, p: Math.exp(sentence.token_scores[at]) }))
-    : (explanation?.steps ?? []).map(({ piece, logprob }) => ({ piece, p: Math.exp(logprob) }));
-  const sentences = done?.sentences.length > 1 && h("label", {}, "Sentence ",
-    h("select", { onchange: (event) => lookAt(Number(event.target.value)) },
-      done.sentences.map((each, at) => h("option", { value: at, selected: at === part.at }, `${at + 1}: ${each.source}`))));
+function showPieces({ pair, explanation }) {
+  const sentences = said?.done?.sentences ?? [];
+  const source = explanation?.source ?? said?.start?.sentences[at];
+  const { tokens, token_scores: scores } = sentences[at] ?? {};
+  const target = tokens?.map((piece, place) => ({ piece, logprob: scores[place] })) ?? explanation?.steps;
   fill(part.detail);
   fill(part.pieces,
-    sentences && h("p", { class: "row" }, sentences),
-    source.pieces.length > 0 && [
-      h("h2", {}, "The text in pieces"),
-      h("p", { class: "tokens", dir: "auto", lang: state.pair?.source }, source.pieces.map((piece, at) => sourcePiece(source, piece, at))),
-    ],
-    target.length > 0 && [
-      h("h2", {}, state.pair ? "The translation, token by token" : "How each follows from the others"),
-      h("p", { class: "tokens", dir: "auto", lang: state.pair?.target }, target.map(targetPiece)),
-      h("p", { class: "dim" }, "The stronger the colour, the more probable; ", h("span", { class: "token doubt" }, "striped"), " is below one half. Unknown pieces are ",
-        h("span", { class: "unknown" }, "underlined"), "."),
+    sentences.length > 1 && h("p", {}, h("label", {}, "Sentence ",
+      h("select", { onchange: (event) => lookAt(Number(event.target.value)) },
+        sentences.map((each, place) => h("option", { value: place, selected: place === at }, `${place + 1}: ${each.source}`))))),
+    source?.pieces?.length > 0 && pieces("The text in pieces", pair?.source, source.pieces.map(sourcePiece, source)),
+    target?.length > 0 && [
+      pieces("Token by token", pair?.target, target.map(targetPiece)),
+      h("p", { class: "dim" }, "The stronger the colour the more probable; ", h("span", { class: "token doubt" }, "striped"),
+        " is below one half. Pieces that the vocabulary lacks are ", h("span", { class: "unknown" }, "underlined"), "."),
     ]);
 }
 
-function sourcePiece({ ids, unk = [] }, piece, at) {
-  const unknown = unk.includes(at);
-  const facts = [`piece ${at + 1}: “${piece}”`, ids && `id ${ids[at]}`, unknown && "not in the vocabulary"].filter(Boolean).join(", ");
-  return token(piece, `token${unknown ? " unknown" : ""}`, facts, { view: "attention", kind: "encoder", token: at + 1 });
+const pieces = (title, lang, children) => [h("h2", {}, title), h("p", { class: "tokens", dir: "auto", lang }, children)];
+
+function sourcePiece(piece, place) {
+  const unknown = this.unk?.includes(place);
+  const facts = `piece ${place + 1}: “${piece}”${this.ids ? `, id ${this.ids[place]}` : ""}${unknown ? ", not in the vocabulary" : ""}`;
+  return button(piece, unknown ? "unknown" : "", facts, { view: "attention", kind: "encoder", token: place + 1 });
 }
 
-function targetPiece({ piece, p }, at) {
-  const facts = `token ${at + 1}: “${piece}”, probability ${number(p)}`;
-  return token(piece, `token tinted${p < 0.5 ? " doubt" : ""}`, facts, { view: "steps", target: at + 1 }, p);
+function targetPiece({ piece, logprob }, place) {
+  const p = Math.exp(logprob);
+  const facts = `token ${place + 1}: “${piece}”, probability ${number(p, 4)}`;
+  return button(piece, p < 0.5 ? "doubt" : "tinted", facts, { view: "steps", target: place + 1 }, p);
 }
 
 /** A piece that says its facts when it is pointed at or reached by keys, and leads on to a view. */
-function token(piece, className, facts, place, p = 0) {
+function button(piece, mark, facts, place, p = 0) {
   const say = () => fill(part.detail, facts);
-  return h("button", {
-    type: "button", class: className, title: facts, "--p": p.toFixed(3), onfocus: say, onmouseenter: say,
-    onclick: () => { if (store.state.inside) store.set(place); },
-  }, shown(piece));
+  const go = () => { if (store.state.inside) store.set(place); };
+  const looks = { type: "button", class: `token ${mark}`, title: facts, "--p": p.toFixed(3) };
+  return h("button", { ...looks, onclick: go, onfocus: say, onmouseenter: say }, shown(piece));
 }
