@@ -9,11 +9,16 @@ export const strength = (weight) => Math.sqrt(Math.min(Math.max(weight, 0), 1));
 /** Matrices of all layers and heads in 8 bits, as a function of both, from 0. */
 export function planes({ shape: [, heads, rows, columns], u8 }) {
   const bytes = unpackBytes(u8), size = rows * columns;
-  return (layer, head) => Float32Array.from(bytes.subarray((layer * heads + head) * size, (layer * heads + head + 1) * size), (byte) => byte / 255);
+  return (layer, head) => {
+    const start = (layer * heads + head) * size;
+    return Float32Array.from(bytes.subarray(start, start + size), (byte) => byte / 255);
+  };
 }
 
 /** The same from exact numbers of the heads of one layer. */
-export const planesOfLayer = ({ shape: [, rows, columns], values }) => (_, head) => values.subarray(head * rows * columns, (head + 1) * rows * columns);
+export function planesOfLayer({ shape: [, rows, columns], values }) {
+  return (_, head) => values.subarray(head * rows * columns, (head + 1) * rows * columns);
+}
 
 /** One matrix of several: their mean, or the largest of each place. */
 export function combined(all, how) {
@@ -32,7 +37,7 @@ export function without(weights, columns, dropped) {
   return kept;
 }
 
-/** A canvas of weights, a row of pixels for each token that looks, in the colour that style sheets give it. `redraw` when that has changed. */
+/** A canvas of weights, a row of pixels for each token that looks, in the colour of its style: `redraw` when that has changed. */
 export function canvasOf(weights, columns, attributes = {}) {
   const canvas = h("canvas", { width: columns, height: weights.length / columns, ...attributes });
   canvas.redraw = () => {
@@ -58,7 +63,8 @@ export function lines(row, queries, keys, chosen, least) {
   return svg("svg", { class: "links", viewBox: `0 0 ${WIDTH} ${LINE * Math.max(queries.length, keys.length)}`, width: WIDTH, role: "img",
     "aria-label": `Lines from ${shown(queries[chosen])}; the table has the numbers` },
   keys.map((_, key) => drawn(key) && svg("path", {
-    d: `M${LEFT + 8} ${y(chosen)}L${RIGHT - 8} ${y(key)}`, "stroke-width": (0.8 + 7 * row[key]).toFixed(2), "stroke-opacity": strength(row[key]).toFixed(3),
+    d: `M${LEFT + 8} ${y(chosen)}L${RIGHT - 8} ${y(key)}`,
+    "stroke-width": (0.8 + 7 * row[key]).toFixed(2), "stroke-opacity": strength(row[key]).toFixed(3),
   })),
   label(queries, LEFT, "end", (at) => (at === chosen ? "chosen" : "dim")),
   label(keys, RIGHT, "start", (at) => (drawn(at) ? "" : "dim")));

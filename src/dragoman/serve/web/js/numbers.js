@@ -5,7 +5,9 @@ const sum = (numbers) => numbers.reduce((total, each) => total + each, 0);
 export const dot = (one, other, bias = 0) => one.reduce((total, each, at) => total + each * other[at], bias);
 
 /** The rows of a matrix that comes as one list. */
-export const rowsOf = (values, width) => Array.from({ length: values.length / width }, (_, row) => Array.from(values.slice(row * width, (row + 1) * width)));
+export function rowsOf(values, width) {
+  return Array.from({ length: values.length / width }, (_, row) => Array.from(values.subarray(row * width, (row + 1) * width)));
+}
 
 /** Equation (1): q kᵀ / √d_k of one query with every key. */
 export const scoresOf = (query, keys) => keys.map((key) => dot(query, key) / Math.sqrt(key.length));
@@ -52,7 +54,8 @@ export const smoothedLoss = (logProbs, right, epsilon) => -(1 - epsilon) * logPr
 export function compared(what, browser, model) {
   const ours = [browser].flat(2), its = [model].flat(2);
   const at = its.reduce((best, each, place) => (Math.abs(each) > Math.abs(its[best]) ? place : best), 0);
-  return { what, browser: ours[at], model: its[at], difference: Math.max(...ours.map((each, place) => Math.abs(each - its[place]))), count: its.length };
+  const difference = ours.reduce((most, each, place) => Math.max(most, Math.abs(each - its[place])), 0);
+  return { what, browser: ours[at], model: its[at], difference, count: its.length };
 }
 
 /**
@@ -127,8 +130,11 @@ const AGAIN = {
     ];
   },
   12: async ({ rows, step }) => {
-    const [x, first] = await rows("x", "first"), [, length, , like] = step.tables[0].rows.at(-1), long = Math.sqrt(dot(x, x));
-    return [compared("the length after the last layer", long, length), compared("its cosine with the first", dot(x, first) / long / Math.sqrt(dot(first, first)), like)];
+    const [x, first] = await rows("x", "first"), [, length, , cosine] = step.tables[0].rows.at(-1), long = Math.sqrt(dot(x, x));
+    return [
+      compared("the length after the last layer", long, length),
+      compared("its cosine with the first", dot(x, first) / long / Math.sqrt(dot(first, first)), cosine),
+    ];
   },
   13: both, 14: both, 15: linear,
   16: async ({ x, id, row, focus, explanation }) => [

@@ -14,7 +14,9 @@ export const view = {
 
   mount(section, itsStore) {
     store = itsStore;
-    section.append(part.controls = h("div", { class: "row" }), part.list = h("nav", { class: "row", "aria-label": "Steps of the walk" }), part.step = h("article", {}));
+    part.controls = h("div", { class: "row" });
+    part.list = h("nav", { class: "row", "aria-label": "Steps of the walk" });
+    section.append(part.controls, part.list, part.step = h("article", {}));
   },
 
   async show(state) {
@@ -41,16 +43,19 @@ export const view = {
 function placeOf({ explanation: { model, source, steps }, layer, head, token, target }) {
   const within = (value, most) => (Number.isInteger(value) ? Math.min(value, most) : null);
   return {
-    layer: within(layer, Object.values(model.layers)[0]), head: within(head, model.heads), token: within(token, source.pieces.length),
-    target_token: within(target, steps.length),
+    layer: within(layer, Object.values(model.layers)[0]), head: within(head, model.heads),
+    token: within(token, source.pieces.length), target_token: within(target, steps.length),
   };
 }
 
 function controls() {
-  const { explanation: { model, source, target, candidates }, focus } = found;
-  const choice = (label, name, texts, at) => menu(label, `p-${name}`, texts.map((text, place) => [place + 1, `${place + 1} ${text}`]), at + 1, (value) => store.set({ [name]: value }));
+  const { explanation: { model, source, target, candidates }, focus } = found, [layers] = Object.values(model.layers);
+  const choice = (label, name, texts, at) => {
+    const options = texts.map((text, place) => [place + 1, `${place + 1} ${text}`]);
+    return menu(label, `p-${name}`, options, at + 1, (value) => store.set({ [name]: value }));
+  };
   refill(part.controls,
-    choice("Layer", "layer", Array(Object.values(model.layers)[0]).fill(""), focus.layer), choice("Head", "head", Array(model.heads).fill(""), focus.head),
+    choice("Layer", "layer", Array(layers).fill(""), focus.layer), choice("Head", "head", Array(model.heads).fill(""), focus.head),
     choice("Token of the text", "token", source.pieces.map(shown), focus.source),
     candidates && choice("Token of the translation", "target", target.pieces.map(shown), focus.target));
 }
@@ -58,12 +63,15 @@ function controls() {
 function showStep(step) {
   current = step;
   const { steps } = found, at = steps.indexOf(step), checks = h("ul", { class: "checks" }, h("li", {}, "Computing …"));
-  const go = (to, id, text, more) => h("button", { type: "button", id, disabled: !to, onclick: () => store.set({ step: to.number }), ...more }, text);
-  refill(part.list, go(steps[at - 1], "p-back", "Back"), go(steps[at + 1], "p-on", "On"), steps.map((each) => go(each, `p-${each.number}`, String(each.number), {
-    title: each.title, "aria-label": `${each.number}: ${each.title}`, "aria-current": each === step && "step",
-  })));
+  const go = (to, id, text, more) =>
+    h("button", { type: "button", id, disabled: !to, onclick: () => store.set({ step: to.number }), ...more }, text);
+  refill(part.list, go(steps[at - 1], "p-back", "Back"), go(steps[at + 1], "p-on", "On"),
+    steps.map((each) => go(each, `p-${each.number}`, String(each.number), {
+      title: each.title, "aria-label": `${each.number}: ${each.title}`, "aria-current": each === step && "step",
+    })));
+  const place = `Section ${step.section}${step.equation && `, equation (${step.equation})`}`;
   fill(part.step,
-    h("h2", {}, `${step.number} ${step.title} `, h("small", { class: "dim" }, `Section ${step.section}${step.equation && `, equation (${step.equation})`}`)),
+    h("h2", {}, `${step.number} ${step.title} `, h("small", { class: "dim" }, place)),
     h("div", { class: "two" },
       h("div", {}, h("p", {}, step.prose), mathOf(step.mathml), checks, pictureOf(step)),
       h("div", {}, step.tables.map(numbersOf))),
@@ -75,8 +83,9 @@ function showStep(step) {
 
 /** Of MathML that the server made an element of this page. */
 function mathOf(text) {
-  const { documentElement } = new DOMParser().parseFromString(text, "application/xml");
-  return documentElement.localName === "math" && h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Equation" }, document.importNode(documentElement, true));
+  const { documentElement: made } = new DOMParser().parseFromString(text, "application/xml");
+  const attributes = { class: "wide", tabindex: "0", role: "region", "aria-label": "Equation" };
+  return made.localName === "math" && h("div", attributes, document.importNode(made, true));
 }
 
 /** A number in few digits; a whole one with all of them. */
@@ -87,7 +96,8 @@ export function digits(value) {
 
 function numbersOf({ caption, header, rows, shares }) {
   const cell = (value, name) => (typeof value !== "number" ? String(value) : shares.includes(name) ? bar(value) : [digits(value)]);
-  return table(caption, header, rows.map(([first, ...cells]) => [shown(digits(first)), ...cells.map((value, at) => cell(value, header[at + 1]))]));
+  const named = ([first, ...cells]) => [shown(digits(first)), ...cells.map((value, at) => cell(value, header[at + 1]))];
+  return table(caption, header, rows.map(named));
 }
 
 /** The lines of an installed file that computed it, marked, between those around them. */
@@ -95,31 +105,41 @@ function source(file, lines) {
   const marked = lines.map(({ line }) => line).sort((one, other) => one - other), texts = new Map(lines.flatMap(({ around }) => around));
   const shownLines = [...texts.keys()].sort((one, other) => one - other);
   return h("figure", {}, h("figcaption", {}, `${file}:${marked.join(", ")}`), h("pre", { tabindex: "0" }, shownLines.map((at, place) => [
-    place > 0 && at > shownLines[place - 1] + 1 && "   …\n", h(marked.includes(at) ? "mark" : "span", {}, `${String(at).padStart(4)}  ${texts.get(at)}\n`),
+    place > 0 && at > shownLines[place - 1] + 1 && "   …\n",
+    h(marked.includes(at) ? "mark" : "span", {}, `${String(at).padStart(4)}  ${texts.get(at)}\n`),
   ])));
 }
 
 /** What the step says, computed again in the browser from exact numbers, and by the server. */
 async function check(step, list) {
-  const { explanation, focus } = found;
-  const given = Object.fromEntries(Object.entries(step.given).map(([name, value]) => [name, value?.f32 ? Array.from(unpackFloats(value.f32)) : value]));
+  const { explanation, focus } = found, unpacked = (value) => (value?.f32 ? Array.from(unpackFloats(value.f32)) : value);
+  const given = Object.fromEntries(Object.entries(step.given).map(([name, value]) => [name, unpacked(value)]));
   const own = await recomputed({ ...step, given }, { explanation, focus, ask: (name, at) => slice(explanation, name, at) })
     .catch((error) => [{ what: error.message }]);
+  if (current === step) fill(list, [...own, ...step.checks].map(checked));
+}
+
+function checked({ what, model, difference, count, browser, recomputed: server }) {
+  if (model === undefined) return h("li", { class: "error" }, what);
   const few = (value) => h("b", {}, Number.isInteger(value) ? number(value) : value.toPrecision(5));
-  const line = ({ what, model, difference, count, browser, recomputed: server }) => (model === undefined ? h("li", { class: "error" }, what)
-    : h("li", { class: server === undefined ? "browser" : "dim" }, `${what}: recomputed ${server === undefined ? "in your browser" : "by the server"}: `, few(browser ?? server),
-      " – model: ", few(model), difference ? `, difference ${difference.toExponential(0)}` : ", no difference", count > 1 && `${difference ? " at most" : ""} in ${number(count)} numbers`));
-  if (current === step) fill(list, [...own, ...step.checks].map(line));
+  const who = server === undefined ? "in your browser" : "by the server";
+  return h("li", { class: server === undefined ? "browser" : "dim" }, `${what}: recomputed ${who}: `, few(browser ?? server), " – model: ",
+    few(model),
+    difference ? `, difference ${difference.toExponential(0)}` : ", no difference",
+    count > 1 && `${difference ? " at most" : ""} in ${number(count)} numbers`);
 }
 
 /** Of step 3 the sinusoids, of 7 the head's weights, of 19 the learning rate of the run. */
 function pictureOf({ number: at, given, tensor }) {
-  const { explanation: { model, source: { pieces } }, explanation, focus } = found, figure = h("figure", {});
+  const { explanation, focus } = found, { model: { d_model: size, positions }, source: { pieces } } = explanation;
+  const figure = h("figure", {});
   const say = (text, ...pictures) => figure.append(...pictures, h("figcaption", { class: "dim" }, text));
   if (at === 3 && given.sum) {
-    const all = pieces.map((_, place) => sinusoid(place, model.d_model, model.positions === "sinusoidal-concat")).flat();
-    const sign = (name, factor) => canvasOf(Float32Array.from(all, (value) => (factor * value) ** 2 * (factor * value > 0)), model.d_model, { class: name, "aria-hidden": "true" });
-    say("PE: a row for each position, a column for each number; blue above 0, orange below", h("div", { class: "strip" }, sign("above", 1), sign("below", -1)));
+    const all = pieces.flatMap((_, place) => sinusoid(place, size, positions === "sinusoidal-concat"));
+    const sign = (name, factor) =>
+      canvasOf(Float32Array.from(all, (value) => Math.max(0, factor * value) ** 2), size, { class: name, "aria-hidden": "true" });
+    say("PE: a row for each position, a column for each number; blue above 0, orange below",
+      h("div", { class: "strip" }, sign("above", 1), sign("below", -1)));
   } else if (at === 7) {
     slice(explanation, tensor, { index: [focus.head] }).then(({ values, shape }) => {
       say(`The head's weights: row ${focus.source + 1} is the one beside`, canvasOf(values, shape[1], { class: "one", "aria-hidden": "true" }));
@@ -133,6 +153,8 @@ function pictureOf({ number: at, given, tensor }) {
 async function rates({ step, d_model: size, warmup_steps: warmup }) {
   const end = 2 * Math.max(step, warmup), steps = Array.from({ length: 200 }, (_, at) => Math.max(1, Math.round((end * (at + 1)) / 200)));
   const run = await getJson(`api/v1/runs/${encodeURIComponent(found.explanation.model.name)}?from=0`).catch(() => ({ train: [] }));
-  const curves = { "equation (3)": steps.map((each) => [each, learningRate(each, size, warmup)]), "as trained": run.train.map((each) => [each.step, each.lr]) };
-  return lineChart("Learning rate", curves, { mark: step });
+  return lineChart("Learning rate", {
+    "equation (3)": steps.map((each) => [each, learningRate(each, size, warmup)]),
+    "as trained": run.train.map((each) => [each.step, each.lr]),
+  }, { mark: step });
 }

@@ -13,11 +13,13 @@ export const view = {
   mount(section, itsStore) {
     store = itsStore;
     part.text = h("input", { type: "text", size: 40, dir: "auto" });
-    part.form = h("form", { class: "row", onsubmit: compare }, h("label", {}, "A translation of yours ", part.text), h("button", {}, "Compare"));
+    part.form = h("form", { class: "row", onsubmit: compare },
+      h("label", {}, "A translation of yours ", part.text), h("button", {}, "Compare"));
     section.append(part.form, part.body = h("div", {}));
   },
 
-  show({ explanation, target }) {
+  show({ explanation, target: chosen, token }) {
+    const target = explanation.candidates ? chosen : token; // of a model of one text there is but one row of tokens
     if (part.explanation === explanation && part.target === target && part.other === other) return;
     if (part.explanation !== explanation) {
       other = null;
@@ -40,7 +42,8 @@ function draw(explanation, at) {
   refill(part.body,
     h("p", { class: "dim" }, "Bars are entropy: how much the model doubted what to say there; 0 nats is no doubt."),
     h("div", { class: "two" },
-      column(explanation, at, candidates ? "The translation" : "The text", "own", (place) => store.set({ target: place + 1 }), candidates),
+      column(explanation, at, candidates ? "The translation" : "The text", "own",
+        (place) => store.set({ [candidates ? "target" : "token"]: place + 1 }), candidates),
       h("div", { "aria-live": "polite" }, other && forced(explanation))),
     reference && [h("h2", {}, "Your translation"),
       table(`“${reference.text}”, token by token`, ["token", "probability", "rank", "entropy", "the model's first"],
@@ -51,25 +54,28 @@ function draw(explanation, at) {
 
 /** Tokens with their entropy, and of one of them what could have stood there. */
 function column(explanation, at, title, name, choose, forces = false) {
-  const { steps, reference } = explanation, step = steps[at], most = Math.max(...steps.map(({ entropy }) => entropy), 1);
+  const { steps, reference } = explanation, most = Math.max(...steps.map(({ entropy }) => entropy), 1);
+  const { piece: own, logprob, rank, entropy: doubt, top } = steps[at];
   return h("div", {},
     h("h2", {}, title),
-    h("div", { class: "spark", role: "group", "aria-label": `${title}, token by token` }, steps.map(({ piece, entropy }, place) => h("button", {
-      type: "button", id: `${name}-${place + 1}`, "aria-pressed": String(place === at), "--p": (entropy / most).toFixed(3), onclick: () => choose(place),
-      "aria-label": `${place + 1}: ${shown(piece)}, entropy ${number(entropy, 3)} nats`,
-    }, shown(piece)))),
-    h("p", {}, `Token ${at + 1}, “${shown(step.piece)}”: probability ${number(Math.exp(step.logprob))}, rank ${number(step.rank)}, entropy ${number(step.entropy, 3)} nats.`),
+    h("div", { class: "spark", role: "group", "aria-label": `${title}, token by token` },
+      steps.map(({ piece, entropy }, place) => h("button", {
+        type: "button", id: `${name}-${place + 1}`, "aria-pressed": String(place === at), "--p": (entropy / most).toFixed(3),
+        onclick: () => choose(place), "aria-label": `${place + 1}: ${shown(piece)}, entropy ${number(entropy, 3)} nats`,
+      }, shown(piece)))),
+    h("p", {}, `Token ${at + 1}, “${shown(own)}”: probability ${number(Math.exp(logprob))}, rank ${number(rank)}, `,
+      `entropy ${number(doubt, 3)} nats.`),
     reference && h("p", {}, inReference(steps, reference, at)),
-    table(`What could stand at token ${at + 1}`, ["piece", "probability", ...(forces ? ["another way"] : [])], step.top.map(([piece, p], rank) => [
-      shown(piece), bar(p), ...(forces ? [another(explanation, at, piece, rank)] : []),
-    ])));
+    table(`What could stand at token ${at + 1}`, ["piece", "probability", ...(forces ? ["another way"] : [])],
+      top.map(([piece, p], place) => [shown(piece), bar(p), ...(forces ? [another(explanation, at, piece, place)] : [])])));
 }
 
-function another(explanation, at, piece, rank) {
+function another(explanation, at, piece, place) {
   if (piece === explanation.steps[at].piece) return "it stands there";
   const prefix = beginning(explanation, at, piece);
   if (prefix === null) return "–";
-  return h("button", { type: "button", id: `use-${rank + 1}`, "aria-label": `Use ${shown(piece)} instead`, onclick: () => force(explanation, at, prefix) }, "Use this instead");
+  const attributes = { type: "button", id: `use-${place + 1}`, "aria-label": `Use this instead: ${shown(piece)}` };
+  return h("button", { ...attributes, onclick: () => force(explanation, at, prefix) }, "Use this instead");
 }
 
 /** The text that ends with another piece at a step; null where pieces make no text: of an end token, and of a part of a character. */
@@ -84,7 +90,8 @@ export function beginning({ target: { pieces, text } }, at, piece) {
 function inReference(steps, { pieces, steps: theirs }, at) {
   const apart = steps.findIndex(({ piece }, place) => piece !== pieces[place]);
   if (apart >= 0 && at > apart) return `Your translation went another way at token ${apart + 1}; the table below follows it.`;
-  return `Your translation has “${shown(pieces[at])}” here: rank ${number(theirs[at].rank)}, probability ${number(Math.exp(theirs[at].logprob))}.`;
+  const { rank, logprob } = theirs[at];
+  return `Your translation has “${shown(pieces[at])}” here: rank ${number(rank)}, probability ${number(Math.exp(logprob))}.`;
 }
 
 /** Asks for the best translation with a given beginning. */
