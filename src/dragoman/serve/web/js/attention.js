@@ -7,6 +7,9 @@ import { canvasOf, combined, lines, planes, planesOfLayer, redraw, without } fro
 const NAMES = { encoder: "the text at itself", decoder: "the translation at itself", cross: "the translation at the text" };
 const MANY = 24; // columns, from which on they are narrow
 const WORDS = { mean: "mean of all heads", max: "largest of all heads" };
+const NOTE = "Attention shows where numbers come from. That is no proof of why the model says what it says.";
+const SHIFTED = ` In the last layer the attention to the text is often shifted by one token: what is looked at belongs to the token before
+or behind.`;
 const RAMP = Float32Array.from({ length: 64 }, (_, at) => at / 63);
 const part = {};
 let store, section, asked = "", least = 0.05, drop = false;
@@ -24,8 +27,7 @@ export const view = {
     if (part.explanation !== state.explanation || asked !== now) {
       [part.explanation, asked] = [state.explanation, now];
       controls(place);
-      fill(part.notes, "Attention shows where numbers come from. That is no proof of why the model says what it says.", place.kind === "cross"
-        && " In the last layer the attention to the text is often shifted by one token: what is looked at belongs to the one before or behind.");
+      fill(part.notes, NOTE, place.kind === "cross" && SHIFTED);
       showPlace(state.explanation, place, now);
     } else if (part.theme !== state.theme) redraw(section);
     part.theme = state.theme;

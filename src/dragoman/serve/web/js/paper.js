@@ -142,7 +142,8 @@ function pictureOf({ number: at, given, tensor }) {
       h("div", { class: "strip" }, sign("above", 1), sign("below", -1)));
   } else if (at === 7) {
     slice(explanation, tensor, { index: [focus.head] }).then(({ values, shape }) => {
-      say(`The head's weights: row ${focus.source + 1} is the one beside`, canvasOf(values, shape[1], { class: "one", "aria-hidden": "true" }));
+      const picture = canvasOf(values, shape[1], { class: "one", "aria-hidden": "true" });
+      say(`The head's weights: row ${focus.source + 1} is the one beside`, picture);
       redraw(figure);
     }).catch(() => {});
   } else if (at === 19) rates(given).then((chart) => say("The dotted line is this model's step", chart));
