@@ -68,6 +68,15 @@ def open_page(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
     assert complaints == []
 
 
+@pytest.fixture(scope="module")
+def modules(browser: Any, served: "Client") -> Iterator[Any]:
+    """The page, to ask its modules for what they compute."""
+    page = browser.new_page()
+    page.goto(f"{served.address}/")
+    yield page
+    page.close()
+
+
 @pytest.fixture
 def translated(open_page: Callable[..., Any]) -> Callable[..., Any]:
     """Opens the page and translates a text, until it is looked into."""
