@@ -210,7 +210,7 @@ def masked_self_attention(found: Explanation, focus: Focus) -> Step:
         (Table(f"Decoder layer {layer + 1}, head {head + 1}, position {place}", ("key", "weight"), rows, ("weight",)),),
         (Check.of("all weights of the head", ours, computed),),
         lines_of(found.trace, f"{at}.blocked", f"{at}.scores", f"{at}.weights"), f"{at}.weights",
-        given={**_heads(at), "row": place, "head": head},
+        given={**_heads(at), "head": head},
     )  # fmt: skip
 
 
@@ -236,5 +236,5 @@ def cross_attention(found: Explanation, focus: Focus) -> Step:
             Check.of("all weights of the head", ours[head], again.softmax(again.scores(query, key), _may(found, at, ours[head].shape))),
         ),
         lines_of(found.trace, f"{at}.keys", f"{at}.queries", f"{at}.weights"), f"{at}.weights",
-        given={**_heads(at), "row": place, "head": head},
+        given={**_heads(at), "head": head},
     )  # fmt: skip

@@ -62,7 +62,7 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation(f"x_{{{place}}} = E_{{{token}}} · {size} = E_{{{token}}} · {scale:.4f}"),
         (Table.of_vectors(f"The first numbers of the vector of {quoted(piece)}", ("",), rows),),
         (Check.of("the whole vector", ours[place], row * scale),),
-        lines_of(found.trace, name), name, given={"row": module.weight[token].detach().cpu().numpy(), "scale": scale},
+        lines_of(found.trace, name), name, given={"row_of": module.weight[token].detach().cpu().numpy(), "scale": scale},
     )  # fmt: skip
 
 

@@ -59,6 +59,7 @@ def residual(found: Explanation, focus: Focus, stack: str) -> Step:
         lines_of(found.trace, f"{at}.norm1.summed"), f"{at}.norm1.summed",
         given={
             "x": goes_in, "added": f"{at}.self.projected", "alpha": weight, "sum": f"{at}.norm1.summed", "normed": f"{at}.norm1.output",
+            "norm_first": config.norm_place == "pre",
             **_norm_given(module),
         },
     )  # fmt: skip

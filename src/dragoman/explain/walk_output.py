@@ -50,7 +50,7 @@ def projection(found: Explanation, focus: Focus) -> Step:
         (Check.of("all logits of the position", ours[place], computed),),
         lines_of(found.trace, "output.logits"), "output.logits",
         given={
-            **_hidden_name(found), "weight": matrix[best[0]], "number": int(best[0]),
+            **_hidden_name(found), "at": place, "weight": matrix[best[0]], "number": int(best[0]),
             "bias": 0.0 if bias is None else bias[best[0]].item(),
         },
     )  # fmt: skip

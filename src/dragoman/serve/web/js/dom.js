@@ -28,6 +28,22 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter((child) => child != null && child !== false));
 }
 
+/** The same; the keyboard stays where it was, if what comes has an element of the same id. */
+export function refill(element, ...children) {
+  const id = element.contains(document.activeElement) && document.activeElement.id;
+  fill(element, ...children);
+  if (id) document.getElementById(id)?.focus({ preventScroll: true });
+}
+
+/** A labelled menu of [value, text]; `choose` gets the value. */
+export function menu(label, id, options, chosen, choose) {
+  return h("label", {}, `${label} `, h("select", { id, onchange: ({ target }) => choose(options[target.selectedIndex][0]) },
+    options.map(([value, text]) => h("option", { selected: value === chosen }, text))));
+}
+
+/** A share between 0 and 1 as a bar, before its number. */
+export const bar = (share, digits = 4) => [h("span", { class: "bar", "--p": share.toFixed(3) }), ` ${share.toFixed(digits)}`];
+
 /** A table: a caption, names of columns, rows whose first cell names them. Numbers are those cells that are [text] in an array. */
 export function table(caption, heads, rows, attributes = {}) {
   const cell = (value) => (Array.isArray(value) ? h("td", { class: "n" }, ...value) : h("td", { dir: "auto" }, value));
