@@ -11,7 +11,8 @@ from dragoman.bundle import save_bundle
 from small_bundles import fx_toy
 
 TEXT = "ona bek tilu rem"
-SAMPLE = {"source": "ona bek", "reference": "KEB ANO", "output": "KEB ANO"}
+MARKUP = "ona <img src=x onerror=alert(1)> bek"
+SAMPLE = {"source": MARKUP, "reference": "KEB ANO", "output": "KEB ANO"}
 TRAINING = [
     {"t": "train", "step": step, "loss": 4 / step, "ppl": 2.0, "lr": 1e-4 * step, "grad_norm": 0.5, "tok_s": 900.0} for step in (1, 2, 4)
 ]

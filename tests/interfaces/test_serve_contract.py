@@ -29,7 +29,7 @@ def test_the_document_has_every_route(server: Client) -> None:
 
     document = server.get("/openapi.json").json
     told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    hidden = {"/", "/docs", "/spec", "/openapi.json"}
+    hidden = {"/", "/docs", "/spec", "/openapi.json", "/web/{path:path}"}
     assert told == {(method, path) for methods, path, _ in ROUTES for method in methods.split() if path not in hidden}
 
 
@@ -49,20 +49,24 @@ def test_a_few_requests_of_every_kind_are_answered_as_it_says(server: Client) ->
     asked = 0
     for result in schema.get_all_operations():
         operation = result.ok()
-        if operation.path not in ("/translate", "/detect", "/health", "/languages", "/api/v1/translate"):
+        if operation.path not in (
+            "/translate", "/detect", "/health", "/languages", "/api/v1/translate", "/api/v1/explain", "/api/v1/trace/{id}/{name}",
+            "/api/v1/walk/{id}", "/api/v1/runs/{name}",
+        ):  # fmt: skip
             continue
+        unsaid = [schemathesis.checks.CHECKS.get_one("positive_data_acceptance")] if operation.path == "/api/v1/explain" else []
         strategy = operation.as_strategy()
 
         @seed(1)
         @settings(max_examples=2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
         @given(case=strategy)
-        def ask(case: object) -> None:
+        def ask(case: object, unsaid: list[object] = unsaid) -> None:
             nonlocal asked
             asked += 1
-            case.call_and_validate(base_url=server.address, timeout=20)  # type: ignore[attr-defined]
+            case.call_and_validate(base_url=server.address, timeout=20, excluded_checks=unsaid)  # type: ignore[attr-defined]
 
         ask()
-    assert asked >= 8
+    assert asked >= 16
 
 
 def test_the_page_of_routes_joins_what_it_says_of_a_field(server: Client) -> None:

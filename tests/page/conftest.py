@@ -49,7 +49,7 @@ def open_page(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
     complaints: list[str] = []
     contexts = []
 
-    def opened(place: str = "", *, client: "Client" = served, **settings: Any) -> Any:
+    def opened(place: str = "", *, client: "Client" = served, loaded: bool = True, **settings: Any) -> Any:
         context = browser.new_context(**settings)
         contexts.append(context)
         page = context.new_page()
@@ -59,13 +59,23 @@ def open_page(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
         page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
         page.on("request", lambda request: None if request.url.startswith((client.address, "data:")) else complaints.append(request.url))
         page.goto(f"{client.address}/{place}")
-        page.wait_for_selector("#model option", state="attached")
+        if loaded:
+            page.wait_for_selector("#model option", state="attached")
         return page
 
     yield opened
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def modules(browser: Any, served: "Client") -> Iterator[Any]:
+    """The page, to ask its modules for what they compute."""
+    page = browser.new_page()
+    page.goto(f"{served.address}/")
+    yield page
+    page.close()
 
 
 @pytest.fixture

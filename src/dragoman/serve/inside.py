@@ -13,13 +13,14 @@ from starlette.responses import Response
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import UsageError
 from dragoman.serve.answers import as_json
+from dragoman.serve.detect import detect
 from dragoman.serve.languages import AUTO
 from dragoman.serve.models import Hop, Model, Models, TextModel
 from dragoman.serve.parameters import Fields, language_of, number, read_fields, string_of, texts_of, whole_number
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Service
 from dragoman.serve.traces import MOST_BYTES, Looking, Pass, Wished
-from dragoman.serve.translating import MOST_MORE, MOST_TIMES, Detected, check_length, check_pair, detected_in, in_time
+from dragoman.serve.translating import MOST_MORE, MOST_TIMES, Detected, check_length, check_pair, in_time
 
 KINDS = ("encoder", "decoder", "cross")
 MOST_TOP = 50
@@ -88,12 +89,18 @@ def _asked(fields: Fields, models: Models, text: str) -> _Asked:
         return _Asked(model, hop.tag + text)
     source, target = language_of(fields, "source"), language_of(fields, "target")
     check_pair(models, source, target)
-    detected = detected_in(models, text, target) if source == AUTO else None
+    detected = _detected(models, text, target) if source == AUTO else None
     found = models.pairs.get((detected.language if detected else source, target))
     if found is None or (model is not None and found.model is not model):
         whose = "no single model" if model is None else f"the model {model.name} does not"
         raise invalid(f"{whose} translate{'s' if model is None else ''} {source} to {target}, so there is nothing to look into")
     return _Asked(found.model, found.tag + text, detected)
+
+
+def _detected(models: Models, text: str, target: str) -> Detected | None:
+    """The language of a text among those that one model translates into the target from."""
+    candidates = [start for start, end in models.pairs if end == target]
+    return Detected(*detect(text, models.profiles, candidates)[0]) if candidates else None
 
 
 def _wish(fields: Fields, service: Service, asked: _Asked, prefix: str, reference: str | None) -> Wished:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dragoman.serve.models import Models
+from dragoman.serve.openapi_inside import inside_paths, run_paths
 from dragoman.serve.openapi_schemas import (
     FORMS,
     Schema,
@@ -30,7 +31,9 @@ _ALL = ("application/json", *FORMS)
 
 def paths(models: Models, settings: ServeSettings) -> dict[str, Any]:
     """Every route with its methods."""
-    return {**_libretranslate(models, settings), **_own(models, settings), **_operations(settings)}
+    inside = inside_paths(models, settings) if settings.explain else {}
+    translating = {**_libretranslate(models, settings), **_own(models, settings)} if models.pairs else _models()
+    return {**translating, **inside, **run_paths(), **_operations(settings)}
 
 
 def _example(models: Models, **more: Any) -> dict[str, Any]:
@@ -144,6 +147,11 @@ def _search(settings: ServeSettings) -> Schema:
     }
 
 
+def _models() -> dict[str, Any]:
+    facts = an_object({"models": a_list({"type": "object"}), "languages": _LANGUAGES, "explain": _YES})
+    return {"/api/v1/models": {"get": operation("The models: sizes, languages, scores.", facts)}}
+
+
 def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
     search, pairs = _search(settings), pairs_schema(models)
     own: Schema = {"properties": {"beam": {"type": "null"}}}
@@ -163,9 +171,8 @@ def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
         pairs_schema(models, auto=False, direct=True),
     )  # fmt: skip
     scored = an_object({name: schema for name, schema in _candidate().items() if name not in ("text", "stop")})
-    facts = an_object({"models": a_list({"type": "object"}), "languages": _LANGUAGES})
     return {
-        "/api/v1/models": {"get": operation("The models: sizes, languages, scores.", facts)},
+        **_models(),
         "/api/v1/translate": {
             "post": operation(
                 "Translations with candidates, scores, tokens and alignments.", an_object({"translations": a_list(_translation())}),

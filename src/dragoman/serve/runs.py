@@ -19,7 +19,7 @@ from dragoman.serve.service import Service
 from dragoman.training.charts import thinned
 from dragoman.training.records import Record, read_log_from, read_run
 
-MOST_BYTES = 10**12
+MOST_BYTES = 999_999_999
 _TRAIN = ("loss", "ppl", "lr", "grad_norm", "tok_s", "acc", "seconds")
 _EVAL = ("loss", "ppl", "bleu", "chrf", "acc")
 

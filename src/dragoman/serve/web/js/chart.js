@@ -2,7 +2,7 @@
 
 import { svg } from "./dom.js";
 
-const WIDTH = 720, HEIGHT = 280, LEFT = 66, RIGHT = 26, TOP = 34, BOTTOM = 44;
+const WIDTH = 720, HEIGHT = 280, LEFT = 84, RIGHT = 34, TOP = 34, BOTTOM = 44;
 
 /** Curves {name: [[step, value], …]}, and with `mark` a line at this step. Null when there is no point. */
 export function lineChart(title, curves, { mark = null } = {}) {

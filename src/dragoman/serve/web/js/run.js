@@ -7,7 +7,8 @@ import { fill, h, number, table } from "./dom.js";
 const EVERY = 2000; // milliseconds between two looks at a run that goes on
 const ROWS = 12; // of a table
 let place, body, timer;
-let name = null, run = null;
+let name = null, run = null; // whose log it is, and what of it is known
+let reading = null;
 
 export const view = {
   name: "run",
@@ -27,20 +28,24 @@ export const view = {
 };
 
 /** The run of a server that has no model yet. */
-const unloaded = () => getJson("api/v1/runs").then(({ runs }) => runs[0], () => null);
+const unloaded = () => getJson("api/v1/runs").then(({ runs }) => runs[0]?.name, () => null);
 
 async function read() {
   const own = name;
+  if (reading === own) return;
+  reading = own;
   clearTimeout(timer);
   try {
     const more = await getJson(`api/v1/runs/${encodeURIComponent(own)}?from=${run?.next ?? 0}`);
     if (own !== name) return;
     const before = run;
-    run = before ? joined(before, more) : more;
+    run = joined(before, more);
     if (!before || more.status !== before.status || more.next !== before.next) draw();
   } catch (error) {
     if (own === name && !run) fill(body, h("p", { class: "error" }, error.message));
     if (error.status === 404) return;
+  } finally {
+    if (reading === own) reading = null;
   }
   watch();
 }
@@ -53,6 +58,7 @@ function watch() {
 
 /** What is known with what has come; a run that went back to a checkpoint has its later records anew. */
 export function joined(before, more) {
+  if (!before || more.from === 0) return more;
   const both = (kind) => {
     const first = more[kind][0]?.step ?? Infinity;
     return [...before[kind].filter(({ step }) => step < first), ...more[kind]];
@@ -114,5 +120,5 @@ function samples(evals) {
     }
   }
   return [...histories].map(([source, [reference, ...outputs]]) =>
-    table(`“${source}”`, ["", "translation"], [reference, ...outputs.slice(-5)]));
+    table(`“${source}”`, ["step", "translation"], [reference, ...outputs.slice(-5)]));
 }
