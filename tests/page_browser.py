@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.bundle import save_bundle
+from dragoman.bundle import Bundle, save_bundle
 from small_bundles import fx_toy
 
 TEXT = "ona bek tilu rem"
@@ -22,9 +22,9 @@ EVALUATIONS = [
 ]
 
 
-def write_run(folder: Path, *, status: str = "done", source: str = "en", target: str = "de") -> Path:
-    """A run folder of FX-TOY between two languages, with a short log."""
-    bundle = fx_toy()
+def write_run(folder: Path, *, bundle: Bundle | None = None, status: str = "done", source: str = "en", target: str = "de") -> Path:
+    """A run folder of FX-TOY, or another bundle, between two languages, with a short log."""
+    bundle = bundle or fx_toy()
     config = bundle.config.with_values(data={"source": source, "target": target})
     save_bundle(replace(bundle, config=config, info={"step": 4}), folder / "checkpoints" / "step-000004")
     for name in ("best", "last"):

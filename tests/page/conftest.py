@@ -43,8 +43,7 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def open_page(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
+def opening(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
     """Opens the page, with settings of Playwright's contexts; whatever it complained of or asked of others fails the test."""
     complaints: list[str] = []
     contexts = []
@@ -76,6 +75,18 @@ def modules(browser: Any, served: "Client") -> Iterator[Any]:
     page.goto(f"{served.address}/")
     yield page
     page.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
+    """Opens the page, for one test."""
+    yield from opening(browser, served)
+
+
+@pytest.fixture(scope="module")
+def open_once(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
+    """Opens the page, for a file of tests."""
+    yield from opening(browser, served)
 
 
 @pytest.fixture
