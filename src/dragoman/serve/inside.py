@@ -3,6 +3,7 @@
 A pass is made in its turn by the engine, as every decode is, and kept for a while under a number that nobody guesses.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ def _asked(fields: Fields, models: Models, text: str) -> _Asked:
     if name is not None:
         model = models.named(string_of(fields, "model"))
         if model is None:
-            raise invalid(f"there is no model {str(name)[:80]!r}; there are {', '.join(each.name for each in models.all)}")
+            raise RefusalError(404, f"there is no model {str(name)[:80]!r}; there are {', '.join(each.name for each in models.everything)}")
         if isinstance(model, TextModel):
             return _Asked(model, text)
     if isinstance(model, Model) and fields.get("source") is None is fields.get("target") and len(model.place.pairs) == 1:
@@ -185,9 +186,8 @@ async def trace(request: Request) -> Response:
     left = shape[len(index) :]
     rows = _slice(fields, "rows", left[-2] if len(left) > 1 else None)
     cols = _slice(fields, "cols", left[-1] if left else None)
-    count = 1
-    for size in (*left[:-2], *(len(range(*each.indices(size))) for each, size in zip((rows, cols)[-len(left) :], left[-2:], strict=True))):
-        count *= size
+    asked = [*left[:-2], *([rows.stop - rows.start] if len(left) > 1 else []), *([cols.stop - cols.start] if left else [])]
+    count = math.prod(asked)
     if count > MOST_NUMBERS:
         raise invalid(
             f"that is {count:,} numbers of {name}, and an answer has at most {MOST_NUMBERS:,}; ask for a part, by index, rows or cols"
@@ -209,7 +209,7 @@ def _slice(fields: Fields, name: str, size: int | None) -> slice:
     """Rows or columns of a tensor that has ``size`` of them, None where it has none."""
     value = fields.get(name)
     if value is None or value == "":
-        return slice(None)
+        return slice(0, size or 0)
     if not isinstance(value, str) or not re.fullmatch(SLICE, value, re.ASCII):
         raise invalid(f"{name} must be as 0:8, from the first to the one behind the last")
     if size is None:

@@ -78,7 +78,9 @@ async def frontend_settings(request: Request) -> Response:
     """GET /frontend/settings: what LibreTranslate's own page asks for, and some clients too."""
     service: Service = request.app.state.service
     settings, models = service.settings, service.models
-    source, target = next(iter(models.pairs), ("", ""))
+    if not models.pairs:
+        raise RefusalError(404, "This server has no model that translates")
+    source, target = next(iter(models.pairs))
     return as_json(
         {
             "apiKeys": settings.keys is not None,

@@ -1,9 +1,9 @@
 """The models of a server, each for its language pairs; what leads from one language to another; what is known of each model."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,11 @@ def run_of(path: Path) -> Path | None:
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """What the models of paths are called: as the run, or as the bundle's folder, without the path to it; the second of a name NAME-2."""
-    counts: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for path in paths:
         name = (run_of(path) or path).resolve().name
-        counts[name] += 1
-        names.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
+        choices = chain([name], (f"{name}-{number}" for number in count(2)))
+        names.append(next(choice for choice in choices if choice not in names))
     return names
 
 
@@ -255,19 +254,19 @@ class Models:
         return cls(models, profiles, [TextModel.load(place, device=device) for place in places if place.single])
 
     @property
-    def all(self) -> list[Model | TextModel]:
+    def everything(self) -> list[Model | TextModel]:
         """Those that translate, then those of one text."""
         return [*self.models, *self.others]
 
     @property
-    def said(self) -> str:
+    def title(self) -> str:
         """What there is, in a line: the pairs, and the names of models of one text."""
         pairs = [f"{source}-{target}" for source, target in self.pairs]
         return ", ".join([*pairs, *(f"{model.name} ({model.bundle.config.model.architecture})" for model in self.others)])
 
     def named(self, name: str) -> Model | TextModel | None:
         """The model of a name, if there is one."""
-        return next((model for model in self.all if model.name == name), None)
+        return next((model for model in self.everything if model.name == name), None)
 
     @cached_property
     def pairs(self) -> Mapping[tuple[str, str], Hop]:

@@ -36,7 +36,7 @@ async def models(request: Request) -> Response:
     service: Service = request.app.state.service
     models = service.models
     explain = service.looking is not None
-    return as_json({"models": [model.facts() for model in models.all], "languages": models.listed(), "explain": explain})
+    return as_json({"models": [model.facts() for model in models.everything], "languages": models.listed(), "explain": explain})
 
 
 async def translate(request: Request) -> Response:

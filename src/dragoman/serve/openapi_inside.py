@@ -126,7 +126,7 @@ def _body(models: Models, settings: ServeSettings) -> Schema:
             "q": {**texts_schema(settings, many=False), "pattern": HAS_TEXT},
             "source": _STRING,
             "target": _STRING,
-            "model": {"type": "string", "description": "A model by its name: one that translates nothing, or one of several pairs."},
+            "model": {"enum": [model.name for model in models.everything], "description": "One that translates nothing."},
             **search,
             "top_k": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_TOP, "description": "Tokens that could have stood there."},
             "attention": kinds,
@@ -142,7 +142,7 @@ def _explanation() -> Schema:
     scored = an_object(
         {
             "piece": _STRING, "logprob": _NUMBER, "entropy": _NUMBER, "rank": _COUNT,
-            "top": a_list({"type": "array", "prefixItems": [_STRING, _NUMBER], "minItems": 2, "maxItems": 2}),
+            "top": a_list(a_list({"type": ["string", "number"]}, minItems=2, maxItems=2)),
         }
     )  # fmt: skip
     candidate = an_object(

@@ -36,7 +36,7 @@ async def health(request: Request) -> Response:
             "queue_depth": service.engine.waiting,
             "inflight": service.metrics.inflight,
             "uptime_seconds": round(time.monotonic() - service.began, 1),
-            "models": [{"run": model.name, "step": model.step} for model in (service.models.all if service.ready else [])],
+            "models": [{"run": model.name, "step": model.step} for model in (service.models.everything if service.ready else [])],
         }
     return as_json(facts) if service.ready else as_json(facts, status=503, headers={"Retry-After": "2"})
 
@@ -47,7 +47,7 @@ async def metrics(request: Request) -> Response:
     token = service.settings.metrics_token
     if token and not hmac.compare_digest(request.headers.get("authorization", "").encode(), f"Bearer {token}".encode()):
         raise RefusalError(401, "The metrics need their token", headers={"WWW-Authenticate": "Bearer"})
-    models = [(model.name, model.step) for model in (service.models.all if service.ready else [])]
+    models = [(model.name, model.step) for model in (service.models.everything if service.ready else [])]
     return Response(service.metrics.text(waiting=service.engine.waiting, models=models), media_type=CONTENT_TYPE)
 
 

@@ -74,7 +74,7 @@ def serve(
                     await service.load(places)
                     if not service.ending:
                         if service.ready:
-                            _log.info("ready: %s", service.models.said)
+                            _log.info("ready: %s", service.models.title)
                         if ready is not None:
                             ready(Running(address, _from_any_thread(end)))
                     await serving

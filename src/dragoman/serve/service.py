@@ -83,7 +83,7 @@ class Service:
         if self._models is None:
             _log.info("there is no checkpoint yet")
             return
-        loaded = ", ".join(f"{model.name} step {model.step}" for model in self.models.all)
+        loaded = ", ".join(f"{model.name} step {model.step}" for model in self.models.everything)
         _log.info("loaded again: %s", loaded)
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class Traces:
         number = f"t_{secrets.token_hex(16)}"
         with self._lock:
             self._kept[number] = passed
-            while len(self._kept) > self.most or (len(self._kept) > 1 and self.size > self.most_bytes):
+            while len(self._kept) > self.most or (len(self._kept) > 1 and self._size() > self.most_bytes):
                 self._kept.popitem(last=False)
         return number
 
@@ -114,4 +114,8 @@ class Traces:
     @property
     def size(self) -> int:
         """Bytes of all."""
+        with self._lock:
+            return self._size()
+
+    def _size(self) -> int:
         return sum(each.size for each in self._kept.values())
