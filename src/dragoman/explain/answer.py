@@ -156,6 +156,8 @@ class Explanation:
                 "norm": model.norm_place, "positions": model.positions,
             },
             "source": self.source.record(),
+            "target": self.target.side.record(),
+            "read": list(self.read),
             **self._search(),
             "steps": self.target.steps(tokenizer, top_k),
             "reference": None if reference is None else {**reference.side.record(), "steps": reference.steps(tokenizer, top_k)},
@@ -235,7 +237,12 @@ class Explanation:
             raise UsageError(f"{name} has the shape {list(numbers.shape)}, in which there is no index {list(index)}")
         part = numbers[tuple(index)]
         part = part[..., rows, cols] if part.ndim > 1 else part[..., cols] if part.ndim else part
-        return {"shape": list(part.shape), "f32": base64.b64encode(np.ascontiguousarray(part, "<f4").tobytes()).decode()}
+        return float_record(part)
+
+
+def float_record(numbers: NDArray[Any]) -> dict[str, Any]:
+    """Exact numbers as JSON: their shape, and float32 in little-endian base64."""
+    return {"shape": list(numbers.shape), "f32": base64.b64encode(np.ascontiguousarray(numbers, "<f4").tobytes()).decode()}
 
 
 def eight_bits(weights: Weights) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """What a step of the walk through the paper is made of, and the layer, head and tokens that it looks at."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dragoman.errors import UsageError
-from dragoman.explain.answer import KINDS, Explanation
+from dragoman.explain.answer import KINDS, Explanation, float_record
 from dragoman.explain.equations import exact
 from dragoman.explain.record import Line, Trace
 
@@ -59,11 +59,15 @@ class Check:
         return cls(what, float(ours[place]), float(again[place]), float(np.abs(ours - again).max()), ours.size)
 
 
+Given = str | float | NDArray[Any]
+
+
 @dataclass(frozen=True)
 class Step:
     """One step: what the paper says in our words, its equation with this model's sizes, this sentence's numbers, the lines that made them.
 
     ``tensor`` is the name of what it is about in the trace, empty where no tensor is; ``picture`` is HTML, which JSON leaves out.
+    ``given`` is what one number of the step follows from: names of the trace, numbers, and rows of weights, which no trace has.
     """
 
     number: int
@@ -77,6 +81,7 @@ class Step:
     lines: tuple[Line, ...]
     tensor: str = ""
     picture: str = ""
+    given: Mapping[str, Given] = field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -97,12 +102,13 @@ class Step:
                 for line in self.lines
             ],
             "tensor": self.tensor,
+            "given": {name: float_record(value) if isinstance(value, np.ndarray) else value for name, value in self.given.items()},
         }
 
 
-def layer_input(found: Explanation, stack: str, layer: int) -> NDArray[Any]:
-    """What goes into a layer (T, D): the embeddings, or what left the layer before."""
-    return found.trace.array(f"{stack}.input" if layer == 0 else layer_output(found, stack, layer - 1))
+def layer_input(found: Explanation, stack: str, layer: int) -> str:
+    """The name of what goes into a layer (T, D): the embeddings, or what left the layer before."""
+    return f"{stack}.input" if layer == 0 else layer_output(found, stack, layer - 1)
 
 
 def layer_output(found: Explanation, stack: str, layer: int) -> str:

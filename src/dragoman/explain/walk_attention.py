@@ -9,7 +9,7 @@ from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
 from dragoman.explain.attention import matrix_png
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, layer_input, lines_of, quoted
+from dragoman.explain.steps import Check, Focus, Given, Step, Table, first_numbers, layer_input, lines_of, quoted
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.linear import Linear
 
@@ -19,10 +19,10 @@ def attention_of(found: Explanation, stack: str, layer: int, name: str) -> Multi
     return cast(MultiHeadAttention, found.module(f"{stack}.layers.{layer}.{name}_attn"))
 
 
-def input_of(found: Explanation, stack: str, layer: int) -> NDArray[Any]:
-    """What the self-attention of a layer gets (T, D): the layer's input, in a model with norms first its norm."""
+def input_of(found: Explanation, stack: str, layer: int) -> str:
+    """The name of what the self-attention of a layer gets (T, D): the layer's input, in a model with norms first its norm."""
     first = found.bundle.config.model.norm_place == "pre"
-    return found.trace.array(f"{stack}.{layer}.norm1.output") if first else layer_input(found, stack, layer)
+    return f"{stack}.{layer}.norm1.output" if first else layer_input(found, stack, layer)
 
 
 def again_linear(layer: Linear, x: NDArray[Any]) -> again.Numbers:
@@ -31,11 +31,17 @@ def again_linear(layer: Linear, x: NDArray[Any]) -> again.Numbers:
     return again.linear(again.exact(x), layer.weight.detach().cpu().numpy(), bias)
 
 
+def row_of(layer: Linear, row: int) -> dict[str, Given]:
+    """What one output of a linear layer follows from, beside its input."""
+    bias = 0.0 if layer.bias is None else layer.bias[row].item()
+    return {"weight": layer.weight[row].detach().cpu().numpy(), "bias": bias, "number": row}
+
+
 def projections(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 4: queries, keys, values."""
     at, place, head = f"{stack}.{focus.layer}.self", focus.source, focus.head
-    module, x = attention_of(found, stack, focus.layer, "self"), input_of(found, stack, focus.layer)
-    rows, checks = [], []
+    module, name_of_x = attention_of(found, stack, focus.layer, "self"), input_of(found, stack, focus.layer)
+    x, rows, checks = found.trace.array(name_of_x), [], []
     for name, layer, heads in (
         ("queries", module.w_q, module.n_heads),
         ("keys", module.w_k, module.kv_heads),
@@ -57,6 +63,7 @@ def projections(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation(f"Q_{h} = X W_{h}^Q{bias} , W_{h}^Q ∈ ℝ^{{{found.bundle.config.model.d_model} × {module.d_k}}}"),
         (Table.of_vectors(f"Layer {focus.layer + 1}, head {head + 1}, of {quoted(found.source.pieces[place])}", ("",), rows),),
         tuple(checks), lines_of(found.trace, f"{at}.queries"), f"{at}.queries",
+        given={"x": name_of_x, **row_of(module.w_q, head * module.d_k)},
     )  # fmt: skip
 
 
@@ -74,7 +81,7 @@ def scores(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation(f"scores = {{Q K^T}}/√{{d_k}} = {{Q K^T}}/√{d_k} = {{Q K^T}}/{d_k**0.5:.4f}"),
         (Table(f"From {quoted(found.source.pieces[place])} to", ("key", "q · k", "score"), rows),),
         (Check.of("all scores of the head", found.trace.array(f"{at}.scores")[head], again.scores(query, key)),),
-        lines_of(found.trace, f"{at}.scores"), f"{at}.scores",
+        lines_of(found.trace, f"{at}.scores"), f"{at}.scores", given=_heads(at),
     )  # fmt: skip
 
 
@@ -119,8 +126,14 @@ def softmax(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation("α_{i j} = {exp(s_{i j})}/{∑_k exp(s_{i k})}"),
         (Table(f"Where {quoted(found.source.pieces[place])} looks", ("key", "score", "exp", "weight"), rows, ("weight",)),),
         (Check.of("all weights of the head", ours, again.softmax(again.exact(given), may)),),
-        lines_of(found.trace, f"{at}.weights"), f"{at}.weights", _matrix(ours, place),
+        lines_of(found.trace, f"{at}.weights"), f"{at}.weights", _matrix(ours, place), _heads(at),
     )  # fmt: skip
+
+
+def _heads(at: str) -> dict[str, Given]:
+    """The names of what equation (1) is made of, of an attention."""
+    names = ("head_queries", "head_keys", "head_values", "scores", "weights", "heads")
+    return {name.removeprefix("head_"): f"{at}.{name}" for name in names}
 
 
 def _matrix(weights: NDArray[Any], place: int) -> str:
@@ -154,7 +167,7 @@ def weighted_sum(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation(f"head = softmax({{Q K^T}}/√{values.shape[-1]}) V"),
         (Table.of_vectors(f"Layer {focus.layer + 1}, head {head + 1}", ("value of", "weight"), (*rows, total), ("weight",)),),
         (Check.of("the head's output for every token", ours, again.exact(weights) @ values),),
-        lines_of(found.trace, f"{at}.heads"), f"{at}.heads",
+        lines_of(found.trace, f"{at}.heads"), f"{at}.heads", given=_heads(at),
     )  # fmt: skip
 
 
@@ -176,6 +189,7 @@ def concatenation(found: Explanation, focus: Focus, stack: str) -> Step:
         (Table(f"Lengths for {quoted(found.source.pieces[place])}", ("", "‖head‖", "‖head · its part of W^O‖"), rows),),
         (Check.of("MultiHead of every token", ours, again_linear(module.w_concat, joined)),),
         lines_of(found.trace, f"{at}.concatenated", f"{at}.projected"), f"{at}.projected",
+        given={"x": f"{at}.concatenated", **row_of(module.w_concat, 0)},
     )  # fmt: skip
 
 
@@ -196,6 +210,7 @@ def masked_self_attention(found: Explanation, focus: Focus) -> Step:
         (Table(f"Decoder layer {layer + 1}, head {head + 1}, position {place}", ("key", "weight"), rows, ("weight",)),),
         (Check.of("all weights of the head", ours, computed),),
         lines_of(found.trace, f"{at}.blocked", f"{at}.scores", f"{at}.weights"), f"{at}.weights",
+        given={**_heads(at), "head": head},
     )  # fmt: skip
 
 
@@ -221,4 +236,5 @@ def cross_attention(found: Explanation, focus: Focus) -> Step:
             Check.of("all weights of the head", ours[head], again.softmax(again.scores(query, key), _may(found, at, ours[head].shape))),
         ),
         lines_of(found.trace, f"{at}.keys", f"{at}.queries", f"{at}.weights"), f"{at}.weights",
+        given={**_heads(at), "head": head},
     )  # fmt: skip

@@ -62,7 +62,7 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation(f"x_{{{place}}} = E_{{{token}}} · {size} = E_{{{token}}} · {scale:.4f}"),
         (Table.of_vectors(f"The first numbers of the vector of {quoted(piece)}", ("",), rows),),
         (Check.of("the whole vector", ours[place], row * scale),),
-        lines_of(found.trace, name), name,
+        lines_of(found.trace, name), name, given={"row_of": module.weight[token].detach().cpu().numpy(), "scale": scale},
     )  # fmt: skip
 
 
@@ -79,9 +79,9 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
     if not isinstance(module, PositionalEncoding | LearnedPositions):
         return _rotary(found, focus, stack)
     before, after = found.trace.array(_embedded(found, stack))[place], found.trace.array(name)[place]
-    d_model, trace, picture = len(after), Trace(), ""
+    d_model, trace, picture, given = len(after), Trace(), "", {"x": _embedded(found, stack), "sum": name}
     if isinstance(module, LearnedPositions):
-        added = again.exact(module.weight[place].detach().cpu().numpy())
+        added, given = again.exact(module.weight[place].detach().cpu().numpy()), {}
         prose = "This model has learnt a vector for each position, as in row (E) of Table 3, and adds it to the embedding."
         equation = m.equation("x_pos + P_pos")
     else:
@@ -104,7 +104,7 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
     table = Table.of_vectors(f"The first numbers at position {place}", ("",), rows)
     return Step(
         3, "Positions", "3.5", "", prose, equation, (table,), (Check.of("embedding + PE", after, again.exact(before) + added),),
-        (*lines_of(trace, "embedding.angles", "embedding.encoding"), *lines_of(found.trace, name)), name, picture,
+        (*lines_of(trace, "embedding.angles", "embedding.encoding"), *lines_of(found.trace, name)), name, picture, given,
     )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from torch import nn
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, last_norm, layer_input, layer_output, lines_of, quoted
-from dragoman.explain.walk_attention import again_linear
+from dragoman.explain.steps import Check, Focus, Given, Step, Table, first_numbers, last_norm, layer_input, layer_output, lines_of, quoted
+from dragoman.explain.walk_attention import again_linear, row_of
 from dragoman.model.layers import FeedForward, GatedFeedForward
 from dragoman.model.linear import Linear
 
@@ -34,7 +34,8 @@ def residual(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 10: residual and norm around the self-attention."""
     at, place, config = f"{stack}.{focus.layer}", focus.source, found.bundle.config.model
     module = found.module(f"{stack}.layers.{focus.layer}.norm1")
-    x, added = again.exact(layer_input(found, stack, focus.layer)), again.exact(found.trace.array(f"{at}.self.projected"))
+    goes_in = layer_input(found, stack, focus.layer)
+    x, added = again.exact(found.trace.array(goes_in)), again.exact(found.trace.array(f"{at}.self.projected"))
     summed, normed = found.trace.array(f"{at}.norm1.summed"), found.trace.array(f"{at}.norm1.output")
     weight = _deepnorm_alpha(found, stack) if config.norm_place == "deepnorm" else 1.0
     before = x if config.norm_place == "pre" else again.exact(summed)
@@ -56,7 +57,20 @@ def residual(found: Explanation, focus: Focus, stack: str) -> Step:
             Check.of(f"{name} of every token", normed, norm_again(module, before)),
         ),
         lines_of(found.trace, f"{at}.norm1.summed"), f"{at}.norm1.summed",
+        given={
+            "x": goes_in, "added": f"{at}.self.projected", "alpha": weight, "sum": f"{at}.norm1.summed", "normed": f"{at}.norm1.output",
+            "norm_first": config.norm_place == "pre",
+            **_norm_given(module),
+        },
     )  # fmt: skip
+
+
+def _norm_given(module: nn.Module) -> dict[str, Given]:
+    """What a norm has learnt, and its ε; of RMSNorm nothing is shifted, and nothing subtracted."""
+    norm = cast(nn.LayerNorm, module)
+    bias = getattr(norm, "bias", None)
+    learnt = {"gain": norm.weight.detach().cpu().numpy(), **({} if bias is None else {"shift": bias.detach().cpu().numpy()})}
+    return {**learnt, "epsilon": norm.eps, "kind": "LayerNorm" if isinstance(module, nn.LayerNorm) else "RMSNorm"}
 
 
 def _deepnorm_alpha(found: Explanation, stack: str) -> float:
@@ -72,7 +86,8 @@ def feed_forward(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 11: the feed-forward network."""
     at, place, config = f"{stack}.{focus.layer}", focus.source, found.bundle.config.model
     last = last_norm(found, stack, focus.layer)
-    x = found.trace.array(f"{at}.norm{last if config.norm_place == 'pre' else last - 1}.output")
+    name_of_x = f"{at}.norm{last if config.norm_place == 'pre' else last - 1}.output"
+    x = found.trace.array(name_of_x)
     module = found.module(f"{stack}.layers.{focus.layer}.feed_forward")
     ours, inner = found.trace.array(f"{at}.feed_forward.output"), found.trace.array(f"{at}.feed_forward.inner")[place]
     hidden, computed = _feed_forward_again(module, x)
@@ -89,7 +104,20 @@ def feed_forward(found: Explanation, focus: Focus, stack: str) -> Step:
         (Table(f"The strongest units for {quoted(found.source.pieces[place])}", ("", "value"), rows),),
         (Check.of("inside, of this token", inner, hidden[place]), Check.of("the outputs of every token", ours, computed)),
         lines_of(found.trace, f"{at}.feed_forward.inner", f"{at}.feed_forward.output"), f"{at}.feed_forward.output",
+        given=_feed_forward_given(module, at, name_of_x, int(strongest[0])),
     )  # fmt: skip
+
+
+def _feed_forward_given(module: nn.Module, at: str, x: str, unit: int) -> dict[str, Given]:
+    """Of the paper's network what its strongest unit and its first output follow from."""
+    if isinstance(module, GatedFeedForward):
+        return {}
+    first, inner, second = cast(FeedForward, module)
+    activation = inner[0] if isinstance(inner, nn.Sequential) else inner
+    if not isinstance(activation, nn.ReLU):
+        return {}
+    inside = {"x": x, "inner": f"{at}.feed_forward.inner", **row_of(cast(Linear, first), unit)}
+    return {**inside, **{f"{name}_2": value for name, value in row_of(cast(Linear, second), 0).items()}}
 
 
 def _feed_forward_again(module: nn.Module, x: NDArray[Any]) -> tuple[again.Numbers, again.Numbers]:
@@ -110,7 +138,7 @@ def _feed_forward_again(module: nn.Module, x: NDArray[Any]) -> tuple[again.Numbe
 def stack_of_layers(found: Explanation, focus: Focus, stack: str) -> Step:
     """Step 12: layer upon layer."""
     place, count = focus.source, found.layers("encoder" if stack == "encoder" else "decoder")
-    vectors = [again.exact(layer_input(found, stack, layer)[place]) for layer in range(count)]
+    vectors = [again.exact(found.trace.array(layer_input(found, stack, layer))[place]) for layer in range(count)]
     output = found.trace.array(f"{stack}.output")
     leaves = layer_output(found, stack, count - 1)
     end = found.trace.array(leaves)
@@ -130,7 +158,7 @@ def stack_of_layers(found: Explanation, focus: Focus, stack: str) -> Step:
         m.equation(f"x_{{l + 1}} = Layer_l(x_l) , l = 0 … {count - 1}"),
         (Table(f"Of {quoted(found.source.pieces[place])}", ("", "length", "cosine with the one before", "with the first"), rows),),
         (Check.of("what leaves the stack", output, expected),),
-        lines_of(found.trace, leaves.replace(".output", ".summed")), leaves,
+        lines_of(found.trace, leaves.replace(".output", ".summed")), leaves, given={"x": leaves, "first": f"{stack}.input"},
     )  # fmt: skip
 
 

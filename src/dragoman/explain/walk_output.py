@@ -13,10 +13,10 @@ from dragoman.config import TrainingConfig
 from dragoman.decoding.beam import length_penalty
 from dragoman.explain import equations as again
 from dragoman.explain import mathml as m
-from dragoman.explain.answer import Explanation, piece_of
+from dragoman.explain.answer import Explanation, ScoredTarget, piece_of
 from dragoman.explain.beams import BeamRecord
 from dragoman.explain.record import Trace, recording, tagged_lines, watched_call
-from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of, quoted
+from dragoman.explain.steps import Check, Focus, Given, Step, Table, first_numbers, lines_of, quoted
 from dragoman.model import MaskedLanguageModel, Model
 from dragoman.model.dropout import FastDropout
 from dragoman.training.charts import Point, line_chart
@@ -49,7 +49,19 @@ def projection(found: Explanation, focus: Focus) -> Step:
         (Table(f"The largest logits at position {place}", ("piece", "id", "logit"), rows),),
         (Check.of("all logits of the position", ours[place], computed),),
         lines_of(found.trace, "output.logits"), "output.logits",
+        given={
+            **_hidden_name(found), "at": place, "weight": matrix[best[0]], "number": int(best[0]),
+            "bias": 0.0 if bias is None else bias[best[0]].item(),
+        },
     )  # fmt: skip
+
+
+def _hidden_name(found: Explanation) -> dict[str, Given]:
+    """The name of what the output matrix gets, where the trace has it."""
+    stack = found.kinds[-1] if found.beams is None else "decoder"
+    name = f"{stack}.output"
+    same = name in found.trace and np.array_equal(found.trace.array(name), found.target.hidden)
+    return {"x": name} if same else {}
 
 
 def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
@@ -68,7 +80,7 @@ def vocabulary_softmax(found: Explanation, focus: Focus) -> Step:
         m.equation(f"p = softmax(logits) , H = - ∑ p log p = {target.entropy()[place]:.4f}"),
         (Table(f"What could stand at position {place}", ("piece", "p", "log p"), (*rows, ("all others", max(rest, 0.0), "")), ("p",)),),
         (Check.of("log p of the whole vocabulary", log_probs, again.log_softmax(logits)),),
-        lines_of(found.trace, "output.logits"), "output.logits",
+        lines_of(found.trace, "output.logits"), "output.logits", given={"x": "output.logits", "id": target.side.ids[place]},
     )  # fmt: skip
 
 
@@ -126,7 +138,15 @@ def label_smoothing(found: Explanation, focus: Focus) -> Step:
         m.equation(f"loss = - ∑ q log p , q = (1 - {epsilon:g}) gold + {epsilon:g}/{size:,}"),
         (Table(f"Of {'the reference' if found.reference else 'the translation'}", ("piece", "-log p", "smoothed loss"), rows),),
         tuple(checks), lines_of(trace, "loss.loss", "loss.smoothed"),
+        given={} if found.reference else _loss_given(found.target, focus.target, epsilon),
     )  # fmt: skip
+
+
+def _loss_given(target: ScoredTarget, place: int, epsilon: float) -> dict[str, Given]:
+    """What the loss of one token follows from, and that loss."""
+    log_probs, gold = torch.from_numpy(target.log_probs[place : place + 1]), torch.tensor(target.side.ids[place : place + 1])
+    loss = float(smoothed_cross_entropy(log_probs, gold, epsilon=epsilon))
+    return {"x": "output.logits", "id": target.side.ids[place], "epsilon": epsilon, "loss": loss}
 
 
 def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
@@ -153,7 +173,8 @@ def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
         m.equation(f"lrate = {d_model}^{{-0.5}} · min({step}^{{-0.5}} , {step} · {training.warmup_steps}^{{-1.5}}) = {ours:.4e}"),
         (Table("Equation (3) at some steps", ("step", "rate"), rows),),
         (Check.of("equation (3) at this step", ours, again.learning_rate(step, d_model, training.warmup_steps)),),
-        lines_of(trace, "schedule.rate"), picture=line_chart("Learning rate", curves),
+        lines_of(trace, "schedule.rate"), given={"step": step, "d_model": d_model, "warmup_steps": training.warmup_steps, "rate": ours},
+        picture=line_chart("Learning rate", curves),
     )  # fmt: skip
 
 

@@ -1,0 +1,100 @@
+"""What the page's modules compute without a model, computed in the browser."""
+
+import struct
+from base64 import b64encode
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from page_browser import module
+
+pytest.importorskip("starlette", reason="starlette is not installed; pip install 'dragoman[serve]'")
+
+
+def test_numbers_are_unpacked_to_the_last_bit(modules: Any) -> None:
+    numbers = [0.0, -1.5, 3.4028234663852886e38, 1.401298464324817e-45, 0.10000000149011612]
+    packed = b64encode(struct.pack("<5f", *numbers)).decode()
+    assert module(modules, "api", "return [...m.unpackFloats(a)]", packed) == numbers
+    assert module(modules, "api", "return [...m.unpackBytes(a)]", b64encode(bytes(range(256))).decode()) == list(range(256))
+
+
+def test_events_are_read_whole_however_they_come(modules: Any) -> None:
+    text = 'event: start\ndata: {"a": 1}\n\n: still here\n\nevent: step\ndata: {"b": "line\\n"}\n\nevent: do'
+    events = module(modules, "api", "return m.eventsIn(a)", text)
+    assert events == {"events": [{"event": "start", "data": {"a": 1}}, {"event": "step", "data": {"b": "line\n"}}], "rest": "event: do"}
+    body = """let rest = "", events = [];
+    for (const letter of a) { const found = m.eventsIn(rest + letter); rest = found.rest; events.push(...found.events); }
+    return {events, rest};"""
+    assert module(modules, "api", body, text) == events
+
+
+def test_the_tree_is_laid_out_in_columns(modules: Any) -> None:
+    steps = [
+        {"step": 0, "nodes": [[None, "a", -0.5, True, -0.5, False], [None, "b", -1.0, True, -1.0, False]]},
+        {"step": 1, "nodes": [[1, "c", -0.1, True, -1.1, True], [0, "d", -2.0, False, -2.5, False]]},
+    ]
+    laid = module(modules, "beams", "return m.layout(...a)", [steps, [1, 0]])
+    assert [(node["piece"], node["chosen"]) for node in laid["nodes"]] == [("a", False), ("b", True), ("c", True), ("d", False)]
+    assert [(edge["from"]["piece"], edge["to"]["piece"]) for edge in laid["edges"]] == [("b", "c"), ("a", "d")]
+    columns, rows = ([node[axis] for node in laid["nodes"]] for axis in ("x", "y"))
+    assert columns[0] == columns[1] < columns[2] == columns[3] < laid["width"]
+    assert rows[0] == rows[2] < rows[1] == rows[3] < laid["height"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.9, 8.5), (3, 3), (0, 42_000), (-1e-3, 2e-3)])
+def test_ticks_are_few_and_round(modules: Any, low: float, high: float) -> None:
+    ticks = module(modules, "chart", "return m.ticks(...a)", [low, high])
+    assert 3 <= len(ticks) <= 7
+    assert ticks[0] <= low
+    assert ticks[-1] >= high
+    distance = ticks[1] - ticks[0]
+    assert [after - before for before, after in pairwise(ticks)] == pytest.approx([distance] * (len(ticks) - 1))
+
+
+def test_a_run_that_went_back_has_its_later_records_anew(modules: Any) -> None:
+    before = {"train": [{"step": 1}, {"step": 2}, {"step": 3, "old": 1}], "eval": [{"step": 2}], "next": 9}
+    more = {"train": [{"step": 3}, {"step": 4}], "eval": [], "from": 9, "next": 20}
+    joined = module(modules, "run", "return m.joined(...a)", [before, more])
+    assert joined == {"train": [{"step": step} for step in (1, 2, 3, 4)], "eval": [{"step": 2}], "from": 9, "next": 20}
+
+
+def test_an_address_is_read_and_written(modules: Any) -> None:
+    place = module(modules, "main", "return m.placeIn(a)", "#view=paper&layer=3&head=mean&token=4&target=0&step=-1&kind=<b>&text=secret")
+    assert place == {"view": "paper", "layer": 3, "head": "mean", "token": 4, "target": None, "kind": None, "step": None}
+    assert module(modules, "main", "return m.hashOf(a)", place) == "#view=paper&layer=3&head=mean&token=4"
+    assert module(modules, "main", "return m.hashOf(a, 'run')", place) == "#view=run&layer=3&head=mean&token=4"
+    assert module(modules, "main", "return m.placeIn(a).view", "#view=secret") == "translate"
+
+
+def test_every_pair_and_every_model_can_be_chosen(modules: Any) -> None:
+    models = [
+        {"run": "first", "pairs": [{"source": "en", "target": "de"}]},
+        {"run": "second", "pairs": [{"source": "de", "target": "fr"}]},
+        {"run": "third", "pairs": [], "architecture": "decoder-only"},
+    ]
+    names = {"en": "English", "de": "German", "fr": "French"}
+    targets = {"en": ["de", "fr"], "de": ["fr"], "fr": []}
+    languages = [{"code": code, "name": name, "targets": targets[code]} for code, name in names.items()]
+    assert module(modules, "main", "return m.choices(...a)", [models, languages]) == [
+        {"label": "English → German", "run": "first", "pair": {"source": "en", "target": "de"}},
+        {"label": "German → French", "run": "second", "pair": {"source": "de", "target": "fr"}},
+        {"label": "English → French, through a third", "run": None, "pair": {"source": "en", "target": "fr"}},
+        {"label": "third: decoder-only", "run": "third", "pair": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "shown"),
+    [
+        (1234567, None, "1,234,567"), (0.123456, None, "0.1235"), (62, 2, "62.00"), (0.00001234, 7, "1.2e-5"), (0, 3, "0.000"),
+        (-2.5, None, "-2.5000"), (None, None, "–"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_for_people(modules: Any, value: float | None, digits: int | None, shown: str) -> None:
+    assert module(modules, "dom", "return m.number(a[0], a[1] ?? undefined)", [value, digits]) == shown
+
+
+@pytest.mark.parametrize(("piece", "shown"), [(" man", "man"), ("ing", "ing"), ("  ", "␣␣"), ("", "␣")])
+def test_a_piece_is_shown_without_the_space_before_it(modules: Any, piece: str, shown: str) -> None:
+    assert module(modules, "dom", "return m.shown(a)", piece) == shown

@@ -1,0 +1,104 @@
+"""The page on servers of other kinds: models of one text, without looking inside, with keys, before there is a model."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.bundle import save_bundle
+from language_models import BERT, GPT, WORDS, random_bundle
+from page_browser import TEXT, faults_of, write_run
+from serving import Client, serving
+
+Opens = Callable[..., Any]
+WITHOUT_BEAMS = "This model reads one text and searches for nothing, so there are no beams."
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A server of a decoder-only and of an encoder-only model."""
+    folder = tmp_path_factory.mktemp("single")
+    for name, kind in (("writer", GPT), ("reader", BERT)):
+        save_bundle(random_bundle(kind), folder / name)
+    with serving(folder / "writer", folder / "reader", device="cpu") as client:
+        yield client
+
+
+@pytest.mark.parametrize(("name", "kind"), [("writer", "decoder-only"), ("reader", "encoder-only")])
+def test_a_model_of_one_text_is_looked_into(open_page: Opens, single: Client, name: str, kind: str) -> None:
+    page = open_page(client=single)
+    page.select_option("#model", label=f"{name}: {kind}")
+    assert f"{name} is {kind}: it reads one text and translates nothing." in page.inner_text(".said")
+    assert page.locator("input[type=number]:visible").count() == 0
+    text = " ".join(WORDS.split()[:5])
+    page.fill("#text", text)
+    page.click("button:text('Look inside')")
+    page.wait_for_selector("#translate .token[title*=', id ']")
+    record = single.post("/api/v1/explain", {"q": text, "model": name}).json
+    rows = [row.locator("button").all_inner_texts() for row in page.locator(".tokens").all()]
+    assert rows == [record["source"]["pieces"], [step["piece"] for step in record["steps"]]]
+    assert faults_of(page, "color-contrast", "label") == []
+    page.click("nav a:text('Beams')")
+    page.wait_for_selector(f"text={WITHOUT_BEAMS}")
+
+
+def test_a_server_that_looks_into_nothing_hides_these_views(open_page: Opens, toy: Path) -> None:
+    with serving(toy, device="cpu", explain=False) as client:
+        page = open_page("#view=beams", client=client)
+        page.wait_for_selector("text=--no-explain")
+        assert page.locator("nav a:visible").all_inner_texts() == ["Translate", "Run"]
+        page.click("nav a:text('Translate')")
+        page.fill("#text", TEXT)
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector(".tinted, .doubt")
+        page.locator(".tokens button").first.click()
+        assert page.is_visible("#translate")
+
+
+def test_a_server_with_keys_asks_for_one(open_page: Opens, toy: Path, tmp_path: Path) -> None:
+    from dragoman.serve.keys import new_key, write_keys
+
+    key, entry = new_key("someone", req_limit=None, char_limit=None)
+    write_keys(tmp_path / "keys.json", [entry])
+    with serving(toy, device="cpu", keys=tmp_path / "keys.json") as client:
+        page = open_page(client=client)
+        page.fill("#text", TEXT)
+        assert page.is_hidden("input[type=password]")
+        page.click("button.main")
+        page.fill("input[type=password]", key)
+        assert faults_of(page, "label") == []
+        page.click("button.main")
+        page.wait_for_selector("#translate .token[title*=', id ']")
+
+
+def test_a_run_without_a_checkpoint_shows_its_curves(open_page: Opens, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "young", status="running")
+    shutil.rmtree(run / "checkpoints")
+    with serving(run, device="cpu", watch=True) as client:
+        page = open_page(client=client, loaded=False)
+        page.wait_for_selector("text=The server is loading its model")
+        page.click("nav a:text('Run')")
+        page.wait_for_selector("#run .chart")
+        assert page.inner_text("#run h2") == "young: en-de"
+
+
+def test_a_server_that_is_gone_is_told_of(open_page: Opens, toy: Path) -> None:
+    with serving(toy, device="cpu") as client:
+        page = open_page(client=client)
+        page.fill("#text", TEXT)
+    page.click("button.main")
+    page.wait_for_selector("text=The server does not answer; is it still running?")
+    assert page.input_value("#text") == TEXT
+
+
+def test_sentences_of_a_longer_text_are_chosen_one_by_one(open_page: Opens) -> None:
+    page = open_page()
+    page.fill("#text", "Ona bek.\nTilu rem sova.")
+    page.click("button.main")
+    page.wait_for_selector("#translate .token[title*=', id ']")
+    page.get_by_label("Sentence").select_option(label="2: Tilu rem sova.")
+    page.wait_for_selector("#translate .token[title^='piece 4'][title*=', id ']")
+    page.click("nav a:text('Beams')")
+    page.wait_for_selector("#beams .sentence:text('Tilu rem sova.')")
