@@ -2,11 +2,12 @@
 
     python benchmarks/residual_and_norm.py --output benchmarks/residual_and_norm.json
 
-An encoder learns the smallest task in which a position needs what it has read itself and something from elsewhere: the first sign says "as it
-is" or "swapped", and every other position must say its own sign, or its partner's. There is no setting that takes the sums or the norms
+An encoder learns the smallest task in which a position needs what it has read itself and something from elsewhere: the first sign says "as
+it is" or "swapped", and every other position must say its own sign, or its partner's. There is no setting that takes the sums or the norms
 away; the script puts another function around the sub-layers of a model that is built as always. All variants have the same first weights,
-batches and learning rate, with a warm-up of 20 updates. `losses` are means over a tenth of the updates each, in nats; guessing among eight signs is
-2.08. `gradient` is the size of the first update's gradient, as the root of its squares' sum, in the first layer's feed-forward network.
+batches and learning rate, with a warm-up of 20 updates. `losses` are means over a tenth of the updates each, in nats; guessing among eight
+signs is 2.08. `gradient` is the size of the first update's gradient, as the root of its squares' sum, in the first layer's feed-forward
+network.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The course's pictures, made by Dragoman's own functions: `python figures.py` writes them into figures/, for light and dark pages.
 
-What was measured is read from the results in benchmarks/ and from heads.json. A test holds that the pictures in figures/ are what this program
-writes.
+What was measured is read from the results in benchmarks/ and from heads.json. A test holds that the pictures in figures/ are what this
+program writes.
 """
 
 import json
@@ -210,9 +210,7 @@ def residual_and_norm() -> str:
                 parts.append(word(60 + 165 * list(found["depths"][depth]).index(name), 226, name, kind=ink, anchor="start"))
         parts.append(word(left + 85, 206, f"{found['updates']} updates", kind="quiet"))
     parts += [word(54, y, text, kind="quiet", anchor="end") for y, text in ((34, "3"), (194, "0"))]
-    return picture(
-        700, 236, "With sums and norms the loss falls at every depth; without the sums it stays high from six layers on", parts
-    )
+    return picture(700, 236, "With sums and norms the loss falls at every depth; without the sums it stays high from six layers on", parts)
 
 
 def imported() -> str:
@@ -232,7 +230,7 @@ def imported() -> str:
 
 
 def many_gpus() -> str:
-    """Milliseconds of an update of the base model on 1, 8 and 64 GPUs: computing at a third of an A100's peak, and adding up at 100 GB/s."""
+    """Milliseconds of an update of the base model on 1, 8 and 64 GPUs: computing at 35 % of an A100, adding up at 100 GB/s."""
     config = resolve_config("base")
     whole, gradients = total_operations(config, 30.0) / config.training.max_steps, 4 * count_parameters(config.model)
     parts = [
