@@ -171,7 +171,7 @@ def distance() -> str:
         word(512, 200, "guessing", kind="quiet", anchor="start"),
     ]
     title = f"Right answers after {found['seconds']:g} seconds of learning: the LSTM's end at a distance, the Transformer's do not"
-    return picture(640, 268, title, parts)
+    return picture(670, 268, title, parts)
 
 
 def heads() -> str:
@@ -180,7 +180,7 @@ def heads() -> str:
     count, parts = len(found["pieces"]), []
     for layer, weights in enumerate(found["encoder"]):
         for head, habit in enumerate(head_habits(np.array(weights))):
-            left, top = 12 + (size * count + 30) * head, 34 + (size * count + 44) * layer
+            left, top = 22 + (size * count + 44) * head, 34 + (size * count + 44) * layer
             parts.append(word(left + size * count / 2, top - 8, f"{layer + 1}.{head + 1}: {habit['mostly']}", kind="quiet"))
             parts.append(frame(left, top, size * count))
             for query, row in enumerate(weights[head]):
@@ -189,7 +189,7 @@ def heads() -> str:
                     for key, weight in enumerate(row)
                     if weight >= 0.02
                 ]
-    side = len(found["encoder"][0]) * (size * count + 30) - 6
+    side = len(found["encoder"][0]) * (size * count + 44)
     return picture(
         side, len(found["encoder"]) * (size * count + 44) + 10, "Sixteen heads of a trained encoder, and where each token looks", parts
     )
@@ -259,11 +259,11 @@ def since_the_paper() -> str:
     for number, (name, boxes) in enumerate(stacks.items()):
         left = 12 + 172 * number
         parts.append(word(left + 75, 262, name))
-        parts.append(curve([(left + 75, 240), (left + 75, 16)], kind="line"))
         for place, text in enumerate(boxes):
             kind = "otherink" if "norm" in text.lower() else "ink"
             parts += [block(left, 214 - 32 * place, 150, 26, kind=f"{kind} plain"), frame(left, 214 - 32 * place, 150, 26)]
             parts.append(word(left + 75, 231 - 32 * place, text, kind=kind if "norm" in text.lower() else ""))
+            parts.append(curve([(left + 75, 214 - 32 * place), (left + 75, 208 - 32 * place)], kind="line"))
     return picture(700, 272, "One layer of the paper, of GPT-2, of BERT and of Llama, read from below", parts)
 
 
