@@ -103,7 +103,7 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     """The page's blocks in sh and python, in order."""
     fence = re.compile(
-        r"(?:<!-- (?:not run by the tests: )?(?P<reason>[^>]*) -->\n)?```(?P<language>sh|python)\n(?P<text>.*?)^```$"
+        r"(?:<!-- not run by the tests: (?P<reason>[^>]*) -->\n)?```(?P<language>sh|python)\n(?P<text>.*?)^```$"
         r"(?:\n\n```text output\n(?P<output>.*?)^```$)?",
         re.M | re.S,
     )
