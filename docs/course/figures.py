@@ -1,26 +1,37 @@
 """The course's pictures, made by Dragoman's own functions: `python figures.py` writes them into figures/, for light and dark pages.
 
-A test holds that the pictures in figures/ are what this program writes.
+What was measured is read from the results in benchmarks/ and from heads.json. A test holds that the pictures in figures/ are what this
+program writes.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
+from dragoman.explain.attention import head_habits
+from dragoman.explain.cost import total_operations
 from dragoman.model import scaled_dot_product_attention, sinusoids
+from dragoman.presets import count_parameters, resolve_config
 from dragoman.training.schedule import paper_rate
 
 HERE = Path(__file__).resolve().parent
+BENCHMARKS = HERE.parents[1] / "benchmarks"
 STYLE = """
 svg { background: #fff; font: 13px system-ui, sans-serif }
 text { fill: #222 } .quiet { fill: #666 } .line { stroke: #999; fill: none } .ink { fill: #1f5fa8 } .pen { stroke: #1f5fa8; fill: none }
-.other { stroke: #b35c00; fill: none } .otherink { fill: #b35c00 } .low { fill: #c8642d } .high { fill: #1f5fa8 }
+.other { stroke: #b35c00; fill: none } .otherink { fill: #b35c00 } .third { stroke: #1c7a46; fill: none } .thirdink { fill: #1c7a46 }
+.dashed { stroke-dasharray: 4 4 } .small { font-size: 11px } .plain { fill-opacity: .1 }
+.low { fill: #c8642d } .high { fill: #1f5fa8 }
 @media (prefers-color-scheme: dark) {
   svg { background: #14171a } text { fill: #e6e6e6 } .quiet { fill: #a0a0a0 } .line { stroke: #777 } .ink, .high { fill: #7db4f0 }
   .pen { stroke: #7db4f0 } .other { stroke: #f0a35c } .otherink, .low { fill: #f0a35c }
+  .third { stroke: #6fd39b } .thirdink { fill: #6fd39b }
 }
 """
 
@@ -46,6 +57,16 @@ def curve(points: Sequence[tuple[float, float]], *, kind: str = "pen") -> str:
     """A line through points."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polyline points="{path}" class="{kind}" stroke-width="2"/>'
+
+
+def dot(x: float, y: float, *, kind: str) -> str:
+    """A point of a line."""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="{kind}"/>'
+
+
+def frame(x: float, y: float, width: float, height: float | None = None) -> str:
+    """The outline of a rectangle, or of a square."""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{width if height is None else height:g}" class="line"/>'
 
 
 def attention_by_hand() -> str:
@@ -120,11 +141,145 @@ def smoothing() -> str:
     return picture(580, 210, "All on the right word, or some for every word", parts)
 
 
+def result(path: Path) -> Any:
+    """What a script has measured and left."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def distance() -> str:
+    """The share of right answers at growing distances, after the same time, from benchmarks/distance.json."""
+    found = result(BENCHMARKS / "distance.json")
+    rows = found["rows"]
+    last = math.log2(rows[-1]["distance"] / rows[0]["distance"])
+
+    def place(row: dict[str, Any], kind: str) -> tuple[float, float]:
+        return 70 + 420 * math.log2(row["distance"] / rows[0]["distance"]) / last, 220 - 190 * float(row[kind]["right"])
+
+    parts = [curve([(60, 20), (60, 220), (500, 220)], kind="line"), curve([(60, 196.25), (500, 196.25)], kind="line dashed")]
+    for kind, pen, ink, y in (
+        ("Transformer", "pen", "ink", 52),
+        ("LSTM with attention", "third", "thirdink", 92),
+        ("LSTM", "other", "otherink", 150),
+    ):
+        points = [place(row, kind) for row in rows]
+        parts += [curve(points, kind=pen), *(dot(x, y_, kind=ink) for x, y_ in points), word(512, y, kind, kind=ink, anchor="start")]
+    for row in rows:
+        parts.append(word(place(row, "LSTM")[0], 238, str(row["distance"]), kind="quiet"))
+    parts += [word(54, y, text, kind="quiet", anchor="end") for y, text in ((34, "100 %"), (129, "50 %"), (224, "0"))]
+    parts += [
+        word(280, 258, "signs between the cause and the answer", kind="quiet"),
+        word(512, 200, "guessing", kind="quiet", anchor="start"),
+    ]
+    title = f"Right answers after {found['seconds']:g} seconds of learning: the LSTM's end at a distance, the Transformer's do not"
+    return picture(670, 268, title, parts)
+
+
+def heads() -> str:
+    """Where the encoder's heads look in one sentence, from heads.json: a square for each, a row of it for each token that looks."""
+    found, size = result(HERE / "heads.json"), 8
+    count, parts = len(found["pieces"]), []
+    for layer, weights in enumerate(found["encoder"]):
+        for head, habit in enumerate(head_habits(np.array(weights))):
+            left, top = 22 + (size * count + 44) * head, 34 + (size * count + 44) * layer
+            parts.append(word(left + size * count / 2, top - 8, f"{layer + 1}.{head + 1}: {habit['mostly']}", kind="quiet"))
+            parts.append(frame(left, top, size * count))
+            for query, row in enumerate(weights[head]):
+                parts += [
+                    block(left + size * key, top + size * query, size, size, opacity=math.sqrt(weight))
+                    for key, weight in enumerate(row)
+                    if weight >= 0.02
+                ]
+    side = len(found["encoder"][0]) * (size * count + 44)
+    return picture(
+        side, len(found["encoder"]) * (size * count + 44) + 10, "Sixteen heads of a trained encoder, and where each token looks", parts
+    )
+
+
+def residual_and_norm() -> str:
+    """The losses of the four variants, from benchmarks/residual_and_norm.json."""
+    found = result(BENCHMARKS / "residual_and_norm.json")
+    parts, depths = [], list(found["depths"])
+    for number, depth in enumerate(depths):
+        left = 60 + 210 * number
+        parts += [curve([(left, 30), (left, 190), (left + 170, 190)], kind="line"), word(left + 85, 20, f"{depth} layers", kind="quiet")]
+        for (name, variant), (pen, ink) in zip(found["depths"][depth].items(), PENS, strict=True):
+            losses = [min(loss, 3.0) for loss in variant["losses"]]
+            step = 170 / max(len(losses) - 1, 1)
+            parts.append(curve([(left + step * place, 190 - 160 * loss / 3) for place, loss in enumerate(losses)], kind=pen))
+            if number == 0:
+                parts.append(word(60 + 165 * list(found["depths"][depth]).index(name), 226, name, kind=ink, anchor="start"))
+        parts.append(word(left + 85, 206, f"{found['updates']} updates", kind="quiet"))
+    parts += [word(54, y, text, kind="quiet", anchor="end") for y, text in ((34, "3"), (194, "0"))]
+    return picture(700, 236, "With sums and norms the loss falls at every depth; without the sums it stays high from six layers on", parts)
+
+
+def imported() -> str:
+    """What an import does, from left to right."""
+    parts = []
+    steps = (
+        (10, "their folder", "config.json, weights, tokenizer"),
+        (240, "a table of names", "every weight used, or said why not"),
+        (470, "a bundle", "left only if both agree"),
+    )
+    for left, title, line in steps:
+        parts += [frame(left, 30, 200, 60), word(left + 100, 56, title), word(left + 100, 76, line, kind="quiet small")]
+    parts += [curve([(210, 60), (240, 60)]), curve([(440, 60), (470, 60)])]
+    parts += [curve([(110, 90), (110, 130), (570, 130), (570, 90)], kind="other")]
+    parts.append(word(340, 150, "the same input through both programs: logits, outputs, ids of texts", kind="otherink"))
+    return picture(680, 164, "An import reads a folder, names every weight, and compares both programs before it leaves a bundle", parts)
+
+
+def many_gpus() -> str:
+    """Milliseconds of an update of the base model on 1, 8 and 64 GPUs: computing at 35 % of an A100, adding up at 100 GB/s."""
+    config = resolve_config("base")
+    whole, gradients = total_operations(config, 30.0) / config.training.max_steps, 4 * count_parameters(config.model)
+    parts = [
+        word(90, 20, "computing", kind="ink", anchor="start"),
+        word(190, 20, "adding up gradients at 100 GB/s", kind="otherink", anchor="start"),
+    ]
+    for number, gpus in enumerate((1, 8, 64)):
+        computing = 1000 * whole / (gpus * 312e12 * 0.35)
+        adding = 1000 * 2 * gradients * (gpus - 1) / gpus / 100e9
+        y = 34 + 44 * number
+        parts += [word(80, y + 20, f"{gpus} GPU{'s' if gpus > 1 else ''}", anchor="end"), block(90, y, 5 * computing, 30)]
+        parts += [block(90 + 5 * computing, y, 5 * adding, 30, kind="otherink")] if adding else []
+        parts.append(word(96 + 5 * (computing + adding), y + 20, f"{computing:.3g} + {adding:.3g} ms", kind="quiet", anchor="start"))
+    return picture(690, 170, "Computing shrinks with the GPUs, adding up the gradients does not", parts)
+
+
+def since_the_paper() -> str:
+    """What stands around attention and feed-forward in the paper's layer, GPT-2's, BERT's and Llama's; from below upwards."""
+    stacks = {
+        "the paper": ("sinusoids", "attention", "+ then norm", "ReLU", "+ then norm"),
+        "GPT-2": ("learned table", "norm", "attention", "+", "norm", "GELU", "+"),
+        "BERT": ("learned table, norm", "attention", "+ then norm", "GELU", "+ then norm"),
+        "Llama": ("no table", "RMSNorm", "attention, rotated", "+", "RMSNorm", "SwiGLU", "+"),
+    }
+    parts = []
+    for number, (name, boxes) in enumerate(stacks.items()):
+        left = 12 + 172 * number
+        parts.append(word(left + 75, 262, name))
+        for place, text in enumerate(boxes):
+            kind = "otherink" if "norm" in text.lower() else "ink"
+            parts += [block(left, 214 - 32 * place, 150, 26, kind=f"{kind} plain"), frame(left, 214 - 32 * place, 150, 26)]
+            parts.append(word(left + 75, 231 - 32 * place, text, kind=kind if "norm" in text.lower() else ""))
+            parts.append(curve([(left + 75, 214 - 32 * place), (left + 75, 208 - 32 * place)], kind="line"))
+    return picture(700, 272, "One layer of the paper, of GPT-2, of BERT and of Llama, read from below", parts)
+
+
+PENS = (("pen", "ink"), ("other", "otherink"), ("third", "thirdink"), ("line", "quiet"))
+
 PICTURES: dict[str, Callable[[], str]] = {
     "attention-by-hand": attention_by_hand,
     "positions": positions,
     "schedule": schedule,
     "smoothing": smoothing,
+    "distance": distance,
+    "heads": heads,
+    "residual-and-norm": residual_and_norm,
+    "imported": imported,
+    "many-gpus": many_gpus,
+    "since-the-paper": since_the_paper,
 }
 
 

@@ -1,16 +1,24 @@
 """The course's exercises: its own answers are right, and what is empty, half done or wrong is said in words."""
 
 import importlib.util
+import json
 import re
 import runpy
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-FOLDER = Path(__file__).parents[2] / "docs/course/from-scratch"
+from dragoman.bundle import save_bundle
+from small_bundles import fx_rand
+
+PROJECT = Path(__file__).parents[2]
+FOLDER = PROJECT / "docs/course/from-scratch"
 PAGE = FOLDER.parent / "from-scratch.md"
 HEAD = "import math\nimport torch\n"
 ANSWERS = re.findall(r"^```python solution\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -110,6 +118,56 @@ def test_a_function_that_leaves_or_takes_something_else_is_named(in_process: "Ch
     assert in_process("def attention(*given):\n    raise SystemExit(0)\n", 1) == "1. attention: it ends in SystemExit in line 4: 0\n"
 
 
+WRONG = [
+    ("pass", "it returns nothing; end it with a return"),
+    ("return [1.0]", "it must return a tensor, and returns list"),
+    ("return torch.zeros(7)", "the shape is (7,) and should be (7, 6)"),
+    ("return torch.full((7, 6), torch.nan)", "some numbers are not finite (nan or inf)"),
+    ("return torch.zeros(7, 6).to_sparse()", "what it returns cannot be compared (NotImplementedError: Could not run"),
+    ("raise ValueError('one\\ntwo')", "it ends in ValueError in line 4: one"),
+    ("return positions(*args)", "it ends in RecursionError in line 4: maximum recursion depth exceeded"),
+    ("return torch.zeros(1).to_sparse() != 0", "it ends in NotImplementedError in line 4: Could not run"),
+    ("raise NotImplementedError('soon')", "not written yet"),
+    ("raise KeyboardInterrupt", "it was stopped in line 4; if it never came to an end, look for a loop that does not"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "said"), WRONG, ids=[body.partition("(")[0] for body, _ in WRONG])
+def test_what_is_empty_half_done_or_wrong_is_one_line_in_words(body: str, said: str, in_process: "Check") -> None:
+    found = in_process(f"def positions(*args):\n    {body}\n", 4)
+    assert found.startswith(f"4. positions: {said}")
+    assert found.count("\n") == 1
+
+
+UNREAD = [
+    (b"def attention(q):\n\ndef other():\n    pass\n", ", line 3: Python does not understand this line (expected an indented block"),
+    (b"x = '\xff'\n", ", line 1: Python does not understand this line ((unicode error) 'utf-8' codec can't decode"),
+    (b"raise KeyboardInterrupt\n", ", line 1: reading the file ends in KeyboardInterrupt; mend it first"),
+    (b"raise ValueError('one\\ntwo')\n", ", line 1: reading the file ends in ValueError: one; mend it first"),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), UNREAD, ids=[said.split("(")[-1][:22] for _, said in UNREAD])
+def test_a_file_that_is_no_program_is_one_sentence(content: bytes, said: str, in_process: "Check") -> None:
+    in_process.path.write_bytes(content)
+    with pytest.raises(SystemExit, match=re.escape(f"{in_process.path}{said}")) as left:
+        in_process.module.read(in_process.path)
+    assert "\n" not in str(left.value)
+
+
+def test_a_file_of_another_kind_is_named(in_process: "Check", tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"a name that ends in \.py"):
+        in_process.module.read(tmp_path / "mine.txt")
+
+
+def test_a_python_without_dragoman_is_told_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-S", "-I", str(FOLDER / "check.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert re.fullmatch(r".* has no torch; run check.py with the Python into which Dragoman is installed\n", result.stderr)
+
+
 class Check:
     """check.py in this process, for one exercise at a time."""
 
@@ -183,3 +241,72 @@ def test_the_pictures_are_what_the_program_draws_and_the_pages_show_them() -> No
         assert re.sub(r"[\d.]+", "", draw()) == re.sub(r"[\d.]+", "", kept), name
         numbers = [[float(number) for number in re.findall(r"\d+\.?\d*", text)] for text in (draw(), kept)]
         assert numbers[0] == pytest.approx(numbers[1], abs=0.011), name
+
+
+def benchmark(name: str) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((PROJECT / f"benchmarks/{name}.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def test_the_page_of_distances_says_what_was_measured() -> None:
+    page, facts = (FOLDER.parent / "recurrence-and-distance.md").read_text("utf-8"), benchmark("distance")
+    kinds = ("LSTM", "LSTM with attention", "Transformer")
+    for row in facts["rows"]:
+        cells = [f"{row[kind]['right']:.0%}" + (f" ({row[kind]['seconds']:.1f} s)" if row[kind]["learnt"] else "") for kind in kinds]
+        assert f"| {row['distance']} | {' | '.join(cells)} |" in page, row["distance"]
+    assert f"{facts['seconds']:g} seconds" in page
+
+
+def test_the_page_of_sums_and_norms_says_what_was_measured() -> None:
+    page, facts = (FOLDER.parent / "residual-and-norm.md").read_text("utf-8"), benchmark("residual_and_norm")
+    for name in next(iter(facts["depths"].values())):
+        cells = [f"{at[name]['right']:.0%}" for at in facts["depths"].values()]
+        assert f"| {name} | {' | '.join(cells)} |" in page, name
+    assert f"after {facts['updates']} updates" in page
+
+
+@pytest.mark.parametrize("name", ["distance", "residual_and_norm"])
+def test_a_small_run_of_the_scripts_has_the_form_of_their_results(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = {
+        "distance": ["--distances", "3", "--seconds", "0.1", "--rates", "0.003"],
+        "residual_and_norm": ["--layers", "1", "--updates", "2"],
+    }
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *few[name], "--output", str(tmp_path / "result.json")])
+    runpy.run_path(str(PROJECT / "benchmarks" / f"{name}.py"), run_name="script")["main"]()
+    torch.set_num_threads(threads)
+    found, kept = json.loads((tmp_path / "result.json").read_text("utf-8")), benchmark(name)
+    assert json.loads(capsys.readouterr().out) == found
+    assert found.keys() == kept.keys()
+    parts = [facts["rows"][0] if name == "distance" else next(iter(facts["depths"].values())) for facts in (found, kept)]
+    assert parts[0].keys() == parts[1].keys()
+
+
+def test_without_residual_and_norm_a_layer_is_its_sublayers_alone() -> None:
+    script = runpy.run_path(str(PROJECT / "benchmarks/residual_and_norm.py"))
+    x, norm, dropout = torch.randn(2, 3, 8), torch.nn.LayerNorm(8), torch.nn.Identity()
+    wanted = (norm(x + 2 * x), norm(2 * x), x + 2 * x, 2 * x)
+    for around, expected in zip(script["VARIANTS"].values(), wanted, strict=True):
+        assert torch.equal(around(x, lambda y: 2 * y, norm=norm, dropout=dropout), expected)
+
+
+def test_the_numbers_of_heads_are_those_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row of weights a token's whole attention, to the rounding; and the script makes the same of another model."""
+    kept = json.loads((FOLDER.parent / "heads.json").read_text("utf-8"))
+    for kind, queries in (("encoder", "pieces"), ("cross", "translation")):
+        weights = np.array(kept[kind])
+        assert weights.shape == (4, 4, len(kept[queries]), len(kept["pieces"]))
+        assert np.abs(weights.sum(-1) - 1).max() < 0.001 * len(kept["pieces"])
+    save_bundle(fx_rand(), tmp_path / "model")
+    monkeypatch.setattr(sys, "argv", ["heads.py", str(tmp_path / "model"), "--text", "ona bek", "--output", str(tmp_path / "heads.json")])
+    runpy.run_path(str(FOLDER.parent / "heads.py"), run_name="script")["main"]()
+    found = json.loads((tmp_path / "heads.json").read_text("utf-8"))
+    assert found.keys() == kept.keys()
+    assert np.array(found["encoder"]).shape == (2, 2, 3, 3)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 8
+    assert re.fullmatch(r"encoder 1\.1: strongest weight 0\.\d\d  (itself|the [a-z ]+) at \d+%", said[0])

@@ -17,12 +17,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+try:
+    import torch
+    from torch import Tensor, nn
 
-from dragoman.model import EncoderLayer, MultiHeadAttention, causal_mask, scaled_dot_product_attention, sinusoids
-from dragoman.training.loss import smoothed_cross_entropy
-from dragoman.training.schedule import paper_rate
+    from dragoman.model import EncoderLayer, MultiHeadAttention, causal_mask, scaled_dot_product_attention, sinusoids
+    from dragoman.training.loss import smoothed_cross_entropy
+    from dragoman.training.schedule import paper_rate
+except ModuleNotFoundError as missing:
+    sys.exit(f"{sys.executable} has no {missing.name}; run check.py with the Python into which Dragoman is installed")
 
 HERE = Path(__file__).resolve().parent
 
@@ -57,16 +60,19 @@ def main() -> None:
 
 def read(path: Path) -> ModuleType:
     """The file as a module; ends with one sentence if it cannot be read or has a slip in it."""
-    spec = importlib.util.spec_from_file_location("exercises", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not path.is_file():
         sys.exit(f"{path}: there is no such file; write the functions in exercises.py, or name yours with --file")
+    spec = importlib.util.spec_from_file_location("exercises", path)
+    if spec is None or spec.loader is None:
+        sys.exit(f"{path}: Python takes no file of this name as a program; give it a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         sys.exit(f"{path}, line {error.lineno or 1}: Python does not understand this line ({error.msg}); mend it first")
-    except (Exception, SystemExit) as error:  # a file that leaves would else look like one in which all is right
-        sys.exit(f"{path}, line {line_of(error, path)}: reading the file ends in {type(error).__name__}: {error}; mend it first")
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # a file that leaves would else look like one in which all is right
+        line = line_of(error, path)
+        sys.exit(f"{path}{f', line {line}' if line else ''}: reading the file ends in {named(error)}; mend it first")
     return module
 
 
@@ -88,25 +94,34 @@ def fault(function: Callable[..., Any], trial: Trial, module: ModuleType) -> str
     arguments = [each.clone() if isinstance(each, Tensor) else each for each in trial.arguments]
     try:
         found = function(*arguments)
-    except NotImplementedError:
-        return "not written yet"
-    except (Exception, SystemExit) as error:
-        line = line_of(error, Path(str(module.__file__)))
-        return f"it ends in {type(error).__name__}{f' in line {line}' if line else ''}: {error}"
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        path = Path(str(module.__file__))
+        last = traceback.extract_tb(error.__traceback__)[-1].line or ""
+        if isinstance(error, NotImplementedError) and last.startswith("raise"):  # PyTorch has such errors, too
+            return "not written yet"
+        line = line_of(error, path)
+        if isinstance(error, KeyboardInterrupt):
+            return f"it was stopped{f' in line {line}' if line else ''}; if it never came to an end, look for a loop that does not"
+        return f"it ends in {named(error, line)}"
     if found is None:
         return "it returns nothing; end it with a return"
-    complaint = difference(found, trial.expected)
-    if not complaint:
-        return ""
-    for mistake in trial.mistakes:
-        if not difference(found, mistake.result):
-            return mistake.said
-    return complaint
+    try:
+        complaint = difference(found, trial.expected)
+        slip = next((mistake.said for mistake in trial.mistakes if complaint and not difference(found, mistake.result)), "")
+    except Exception as error:
+        return f"what it returns cannot be compared ({named(error)})"
+    return slip or complaint
+
+
+def named(error: BaseException, line: int = 0) -> str:
+    """An error in one line: its kind, the line of the file, and the first line of what it says."""
+    said = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}{f' in line {line}' if line else ''}{f': {said}' if said else ''}"
 
 
 def line_of(error: BaseException, path: Path) -> int:
     """The last line of the file that the error went through."""
-    lines = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    lines = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return lines[-1] if lines else 0
 
 
