@@ -111,7 +111,8 @@ def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if size >> _FOLDS < 2 * k:
         return scores.topk(k)
     rows = scores.flatten(0, -2)  # (N, V)
-    parts = [_largest(some, k) for some in rows.split(_ROWS if rows.device.type == "cpu" else max(len(rows), 1))]
+    together = _ROWS if rows.device.type == "cpu" else max(len(rows), 1)
+    parts = [_largest(rows[first : first + together], k) for first in range(0, max(len(rows), 1), together)]
     values, places = (part[0] if len(parts) == 1 else torch.cat(part) for part in zip(*parts, strict=True))  # (N, k)
     shape = (*scores.shape[:-1], k)
     return values.view(shape), places.view(shape)

@@ -86,7 +86,7 @@ class _Layer:
 
     def start(self, memory: Tensor) -> _KeysValues:
         """Keys and values of the memory (B, S, D)."""
-        key, value = self.memory(memory).split([self.cross_heads * width for width in self.cross_widths], -1)
+        key, value = self.memory(memory).split_with_sizes([self.cross_heads * width for width in self.cross_widths], -1)
         return _KeysValues(*(_heads(each, self.cross_heads).contiguous() for each in (key, value)))
 
     def room(self, sentences: int, like: Tensor) -> _KeysValues:
@@ -99,7 +99,11 @@ class _Layer:
         own = state.own[number].with_room(length + count)
 
         def self_attention(y: Tensor) -> Tensor:
-            parts = self.own(y).view(-1, count, sum(self.widths) * self.heads).split([self.heads * width for width in self.widths], -1)
+            parts = (
+                self.own(y)
+                .view(-1, count, sum(self.widths) * self.heads)
+                .split_with_sizes([self.heads * width for width in self.widths], -1)
+            )
             query, key, value = (_heads(part, self.heads) for part in parts)  # (B, H, K, width)
             own.key[:, :, length : length + count] = key
             own.value[:, :, length : length + count] = value
