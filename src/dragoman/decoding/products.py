@@ -21,6 +21,7 @@ Precision = Literal["fp32", "bf16", "int8"]
 """Type of the matrix products: float32, bfloat16, or whole numbers of 8 bits, a scale for each row of a weight and each product's input."""
 
 _Module = TypeVar("_Module", bound=nn.Module)
+_ALIGNED = 64  # bytes
 _FEW = 12  # rows up to which a product by the output matrix is faster from its side
 
 
@@ -62,7 +63,10 @@ class OutputProduct:
     """The output matrix, and its bias: hidden states to log-probabilities, or logits, of everything that may follow."""
 
     def __init__(self, output: Embedding, bias: Tensor | None, *, precision: Precision) -> None:
-        self.weight, self.bias = output.weight.detach(), None if bias is None else bias.detach()
+        weight = output.weight.detach()
+        # Where numbers of a file lie in memory must not decide how a product rounds, so they lie as PyTorch's own do.
+        self.weight = weight if weight.data_ptr() % _ALIGNED == 0 else weight.clone()  # (V, D)
+        self.bias = None if bias is None else bias.detach()
         self.product = None if precision == "fp32" else Product(output, precision=precision, bias=bias)
 
     @cached_property
