@@ -73,6 +73,40 @@ def test_each_step_has_the_same_log_probabilities(kind: str) -> None:
         tokens = torch.randint(4, 150, (sentences * count,))
 
 
+@torch.inference_mode()
+def test_sentences_from_the_end_may_take_the_places_of_those_that_leave() -> None:
+    """Few of a cache move then, in place; what stays must be what it was, with one hypothesis and with several."""
+    model = model_of(output_bias=True)
+    nn.init.normal_(model.output_bias)  # type: ignore[arg-type]
+    plain, prepared = TransformerStep(model), PreparedStep(model)
+    source, mask = pad_rows([[4 + row] * (1 + row % 7) for row in range(20)], pad=0, device=torch.device("cpu"))
+    for count in (1, 3):
+        states = (plain.start(source, mask), prepared.start(source, mask))
+        tokens, hypotheses = torch.ones(20, dtype=torch.long), 1
+        for kept in ([*range(20)], [0, 19, 2, 18, *range(4, 18)], [*range(17)], [16, 1, 2, 15, *range(4, 15)], [3], [0]):
+            expected, first = plain.next(tokens, states[0])
+            found, second = prepared.next(tokens, states[1])
+            torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+            rows = torch.tensor(kept)[:, None] * hypotheses + torch.randint(hypotheses, (len(kept), count))
+            hypotheses = count
+            states = (plain.reorder(first, rows), prepared.reorder(second, rows))
+            tokens = torch.randint(4, 150, (rows.numel(),))
+
+
+@torch.inference_mode()
+def test_the_log_probabilities_of_a_search_share_their_room() -> None:
+    model = model_of()
+    step, (source, mask) = PreparedStep(model), some_sources()
+    tokens = torch.ones(4, dtype=torch.long)
+    first, state = step.next(tokens, step.start(source, mask))
+    before = first.clone()
+    other, _ = step.next(tokens, step.start(source, mask))
+    assert torch.equal(first, before)  # another search has room of its own
+    assert torch.equal(other, before)
+    second, _ = step.next(tokens, state)
+    assert second.data_ptr() == first.data_ptr()
+
+
 @pytest.mark.parametrize("kind", NOT_PREPARED)
 def test_other_kinds_are_left_to_the_plain_step(kind: str) -> None:
     model = model_of(**NOT_PREPARED[kind])
@@ -162,3 +196,11 @@ def test_the_largest_are_those_of_a_full_sort(width: int, k: int) -> None:
     values, places = largest(scores, k)
     assert torch.equal(values, expected.values)
     assert torch.equal(places, expected.indices)
+
+
+def test_the_largest_of_many_rows_and_of_none() -> None:
+    scores = torch.randperm(300 * 200).view(300, 200).float()
+    values, places = largest(scores, 3)
+    assert torch.equal(values, scores.topk(3).values)
+    assert torch.equal(places, scores.topk(3).indices)
+    assert largest(scores[:0], 3)[0].shape == (0, 3)

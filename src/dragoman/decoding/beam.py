@@ -69,7 +69,7 @@ class Live:
     token_scores: Tensor  # (B, K, n)
 
     def select(self, kept: Tensor) -> "Live":
-        """The sentences where ``kept`` (B,) is True."""
+        """The sentences at the places ``kept``."""
         return Live(*(getattr(self, field.name)[kept] for field in fields(self)))
 
 
@@ -101,28 +101,36 @@ def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
     return Chosen(total, token_scores.flatten(1).gather(1, place), place // tokens.size(2), tokens.flatten(1).gather(1, place))
 
 
-_GROUP = 64
-"""Neighbours of which only the largest is looked at first: sorting every number of a wide row takes several times as long."""
+_FOLDS = 4  # so often the numbers of a row are halved to the larger of two: sorting all of a wide row takes several times as long
+_ROWS = 128  # looked at together on a CPU, so that they stay near it
 
 
 def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` largest of each row of scores (…, V), falling, and their places: (…, k) both."""
     size = scores.size(-1)
-    groups = size // _GROUP
-    if groups < 2 * k or scores.numel() < 16 * size:
+    if size >> _FOLDS < 2 * k:
         return scores.topk(k)
     rows = scores.flatten(0, -2)  # (N, V)
-    grouped = rows[:, : groups * _GROUP].view(len(rows), groups, _GROUP)
-    # The k largest are among the k groups with the largest members, or in the rest that fills no group.
-    best = grouped.amax(2).topk(k).indices  # (N, k)
-    inside = grouped.gather(1, best[..., None].expand(-1, -1, _GROUP)).flatten(1)  # (N, k·64)
-    places = (best[..., None] * _GROUP + torch.arange(_GROUP, device=rows.device)).flatten(1)  # (N, k·64)
-    if rest := size - groups * _GROUP:
-        inside = torch.cat((inside, rows[:, -rest:]), 1)
-        places = torch.cat((places, torch.arange(size - rest, size, device=rows.device).expand(len(rows), -1)), 1)
-    values, found = inside.topk(k)  # (N, k)
+    together = _ROWS if rows.device.type == "cpu" else max(len(rows), 1)
+    parts = [_largest(rows[first : first + together], k) for first in range(0, max(len(rows), 1), together)]
+    values, places = (part[0] if len(parts) == 1 else torch.cat(part) for part in zip(*parts, strict=True))  # (N, k)
     shape = (*scores.shape[:-1], k)
-    return values.view(shape), places.gather(1, found).view(shape)
+    return values.view(shape), places.view(shape)
+
+
+def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    size, width = rows.size(1), rows.size(1) >> _FOLDS
+    most = rows[:, : width << _FOLDS]
+    for _ in range(_FOLDS):
+        half = most.size(1) // 2
+        most = torch.maximum(most[:, :half], most[:, half:])
+    # Column p of the (N, width) stands for the places p, p + width, …: the k largest are among those of k columns, or in the rest.
+    best = most.topk(k).indices  # (N, k)
+    places = (best[..., None] + torch.arange(0, width << _FOLDS, width, device=rows.device)).flatten(1)  # (N, k·2^folds)
+    if rest := size - (width << _FOLDS):
+        places = torch.cat((places, torch.arange(size - rest, size, device=rows.device).expand(len(rows), -1)), 1)
+    values, found = rows.gather(1, places).topk(k)  # (N, k)
+    return values, places.gather(1, found)
 
 
 @torch.inference_mode()
@@ -166,7 +174,9 @@ def beam_search(
         if watch is not None:
             watch(live, finished)
         going = _may_win(live, alpha)  # (B,)
-        live, rows = live.select(going), rows[going]  # (B, K)
+        if not going.all():
+            kept = _closed_up(going)
+            live, rows = live.select(kept), rows[kept]  # (B, K)
         state = _reorder(model, state, rows, len(tokens))
         tokens = live.tokens[..., -1].flatten()  # (N,)
     if not rules and not all(finished):
@@ -243,6 +253,14 @@ def _may_win(live: Live, alpha: float) -> Tensor:
     next_length = live.tokens.size(2) + 1
     largest_penalty = live.limit_penalty if alpha >= 0 else length_penalty(next_length, alpha)
     return live.total.amax(1) / largest_penalty > live.best[:, -1]
+
+
+def _closed_up(going: Tensor) -> Tensor:
+    """The places of those that go on, each where it was but for the last, which fill the gaps: so little of a cache moves."""
+    count = int(going.sum())
+    places = torch.arange(count, device=going.device)
+    places[~going[:count]] = going[count:].nonzero()[:, 0] + count
+    return places
 
 
 def _reorder(model: StepModel[State], state: State, rows: Tensor, rows_before: int) -> State:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dragoman.decoding.prepared import Precision, output_product, with_products
+from dragoman.decoding.products import Precision, Product, with_products
 from dragoman.decoding.step import StepModel
 from dragoman.errors import UsageError, option
 from dragoman.model import LanguageModel
@@ -39,7 +39,7 @@ class LanguageModelStep(StepModel[Continued]):
         if slide is not None and not 1 <= slide < model.max_positions:
             raise UsageError(f"{option('slide')}={slide}: it must be at least 1 and less than the model's {model.max_positions} positions")
         self.inner = with_products(model, precision)
-        self.project = model.project if precision == "fp32" else output_product(model.output, model.output_bias, precision)
+        self.project = model.project if precision == "fp32" else Product(model.output, precision=precision, bias=model.output_bias)
 
     def start(self, source: Tensor, source_mask: Tensor) -> Continued:
         """All of the prompts (B, S), in one pass; the mask (B, S) is True at tokens, which stand together."""

@@ -20,7 +20,7 @@ from dragoman.decoding.continuing import LanguageModelStep, padded_left
 from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
 from dragoman.decoding.generation_options import GenerationOptions
 from dragoman.decoding.pieces import Ending, TextStream
-from dragoman.decoding.prepared import Precision, check_products
+from dragoman.decoding.products import Precision, check_products
 from dragoman.decoding.rules import MinimumLength, NoRepeatedNgram, RepetitionGuard, Rule
 from dragoman.decoding.sample import Step, sample, sample_keys, sampling_steps
 from dragoman.decoding.step import StepModel, evaluation_mode

@@ -1,4 +1,4 @@
-"""The decoder of a `Transformer` made ready for search: weights joined and converted once, and a cache that hypotheses share.
+"""The decoder of a `Transformer` made ready for search: its products prepared, and a cache that hypotheses share.
 
 Shapes:  B sentences   K hypotheses of each   N = B·K rows   S source positions   T = keys of a sentence, those of all its hypotheses
          H heads   D = d_model   V target vocabulary
@@ -7,32 +7,26 @@ The hypotheses of a sentence stand in attention as its queries, so the memory is
 stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose.
 """
 
-import copy
 import math
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from dragoman.decoding.products import OutputProduct, Precision, Product, check_products, feed_forward, with_products
 from dragoman.decoding.step import StepModel, TransformerStep
-from dragoman.errors import DragomanError, UsageError, option
+from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import FusedAttention, MultiHeadAttention
-from dragoman.model.embedding import Embedding
 from dragoman.model.layers import DecoderLayer
-from dragoman.model.linear import ROWS, Linear, product_rows
+from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
 
-Precision = Literal["fp32", "bf16", "int8"]
-"""Type of the matrix products: float32, bfloat16, or whole numbers of 8 bits, a scale for each row of a weight and each product's input."""
-
-_Module = TypeVar("_Module", bound=nn.Module)
-_ROOM = 64  # keys that a new cache has room for
+_ROOM = 32  # keys that a new cache has room for
 
 
 class _KeysValues(NamedTuple):
@@ -40,6 +34,12 @@ class _KeysValues(NamedTuple):
 
     key: Tensor
     value: Tensor
+
+    def moved(self, places: Tensor, sources: Tensor, sentences: int) -> "_KeysValues":
+        """The first so many sentences, after those at ``sources`` (M,) were copied to ``places`` (M,), in place."""
+        for part in self if len(places) else ():
+            part.index_copy_(0, places, part.index_select(0, sources))
+        return _KeysValues(*(part[:sentences] for part in self))
 
     def select(self, rows: Tensor, length: int, room: int) -> "_KeysValues":
         """The first ``length`` keys of the given sentences, with room for so many."""
@@ -65,71 +65,7 @@ class Prepared:
     memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
     own: tuple[_KeysValues, ...]
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
-
-
-class _Product(nn.Module):
-    """x Wᵀ + b of several linear layers side by side, whose weights are joined and converted once."""
-
-    def __init__(self, *layers: Linear | Embedding, precision: Precision, bias: Tensor | None = None) -> None:
-        super().__init__()
-        weight = _joined([layer.weight.detach() for layer in layers])  # (O, I)
-        biases = [layer.bias.detach() for layer in layers if isinstance(layer, Linear) and layer.bias is not None]
-        if bias is not None:
-            biases.append(bias.detach())
-        self.bias = _joined(biases) if biases else None  # (O)
-        self.weight: Tensor | None = None if precision == "int8" else weight
-        self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
-        self.packed = _packed(weight, self.bias) if precision == "int8" else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (…, I) float32; returns (…, O) float32."""
-        if self.packed is not None:
-            try:
-                return cast(Tensor, torch.ops.quantized.linear_dynamic(x, self.packed, True))  # the last: safe on every processor
-            except RuntimeError:
-                _check_finite(x)  # what has no largest number has no scale
-                raise
-        if self.narrow is None or x.numel() < ROWS // 2 * x.size(-1):  # few rows are faster as they are
-            return F.linear(x, cast(Tensor, self.weight), self.bias)
-        count = x.numel() // x.size(-1)
-        product = (product_rows(x, self.narrow.dtype) @ self.narrow)[:count].to(x.dtype).view(*x.shape[:-1], -1)
-        return product if self.bias is None else product.add_(self.bias)
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-def _check_finite(numbers: Tensor) -> None:
-    if not numbers.isfinite().all():
-        raise DragomanError("not all numbers of the model are finite: the model's weights are damaged; use an undamaged copy")
-
-
-def _packed(weight: Tensor, bias: Tensor | None) -> Any:
-    """The matrix (O, I) in 8 bits, a scale for each row, as the product takes it; DragomanError for damaged weights."""
-    _check_finite(weight)
-    scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # PyTorch means to give these tensors another form one day
-        eight = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
-        return torch.ops.quantized.linear_prepack(eight, bias)
-
-
-def with_products(module: _Module, precision: Precision) -> _Module:
-    """A module with its linear layers prepared, a copy unless they stay as they are."""
-    if precision == "fp32":
-        return module
-    copied = copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})  # these are not copied
-    for parent in list(copied.modules()):
-        for name, child in parent.named_children():
-            if type(child) is Linear:
-                setattr(parent, name, _Product(child, precision=precision))
-    return copied.eval()
-
-
-def output_product(output: Embedding, bias: Tensor | None, precision: Precision) -> nn.Module:
-    """The product of hidden states (…, D) with the output matrix, and its bias, as logits (…, V)."""
-    return _Product(output, precision=precision, bias=bias)
+    room: Tensor | None = None  # of the last log-probabilities, N rows or more
 
 
 class _Layer:
@@ -137,21 +73,25 @@ class _Layer:
 
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
         own, cross = layer.self_attn, layer.cross_attn
-        product = partial(_Product, precision=precision)
-        self.layer, self.heads, self.widths = layer, own.n_heads, [own.d_k, own.d_k, own.d_v]
+        self.heads, self.widths = own.n_heads, [own.d_k, own.d_k, own.d_v]
+
+        def product(*layers: Linear) -> Callable[[Tensor], Tensor]:
+            return Product(*layers, precision=precision).forward  # a step of one sentence is mostly calls: these pass the module's by
+
         self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
         self.query, self.memory, self.cross_concat = product(cross.w_q), product(cross.w_k, cross.w_v), product(cross.w_concat)
         self.cross_heads, self.cross_widths = cross.n_heads, [cross.d_k, cross.d_v]
-        self.feed_forward = with_products(layer.feed_forward, precision)
+        self.feed_forward = feed_forward(layer.feed_forward, precision)
+        self.around = [partial(layer.around, norm=norm.forward, dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
     def start(self, memory: Tensor) -> _KeysValues:
         """Keys and values of the memory (B, S, D)."""
-        key, value = self.memory(memory).split([self.cross_heads * width for width in self.cross_widths], -1)
+        key, value = self.memory(memory).split_with_sizes([self.cross_heads * width for width in self.cross_widths], -1)
         return _KeysValues(*(_heads(each, self.cross_heads).contiguous() for each in (key, value)))
 
     def room(self, sentences: int, like: Tensor) -> _KeysValues:
         """An empty cache."""
-        return _KeysValues(*(like.new_zeros(sentences, self.heads, _ROOM, width) for width in self.widths[1:]))
+        return _KeysValues(*(like.new_empty(sentences, self.heads, _ROOM, width) for width in self.widths[1:]))
 
     def __call__(self, x: Tensor, state: Prepared, number: int, mask: Tensor | None) -> tuple[Tensor, _KeysValues]:
         """x (N, D) of the new positions, and the mask (B, 1, K, T) of their keys; returns (N, D) and the cache with them."""
@@ -159,7 +99,11 @@ class _Layer:
         own = state.own[number].with_room(length + count)
 
         def self_attention(y: Tensor) -> Tensor:
-            parts = self.own(y).view(-1, count, sum(self.widths) * self.heads).split([self.heads * width for width in self.widths], -1)
+            parts = (
+                self.own(y)
+                .view(-1, count, sum(self.widths) * self.heads)
+                .split_with_sizes([self.heads * width for width in self.widths], -1)
+            )
             query, key, value = (_heads(part, self.heads) for part in parts)  # (B, H, K, width)
             own.key[:, :, length : length + count] = key
             own.value[:, :, length : length + count] = value
@@ -174,10 +118,9 @@ class _Layer:
             attended: Tensor = self.cross_concat(_rows(heads))  # (N, D)
             return attended
 
-        around = partial(self.layer.around, dropout=_NOTHING)
-        x = around(x, self_attention, norm=self.layer.norm1)
-        x = around(x, cross_attention, norm=self.layer.norm2)
-        return around(x, self.feed_forward, norm=self.layer.norm3), own
+        x = self.around[0](x, self_attention)
+        x = self.around[1](x, cross_attention)
+        return self.around[2](x, self.feed_forward), own
 
 
 class PreparedStep(StepModel[Prepared]):
@@ -190,8 +133,7 @@ class PreparedStep(StepModel[Prepared]):
         self.decoder = model.decoder
         self.encoder = with_products(model.encoder, precision)
         self.layers = [_Layer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
-        bias = model.output_bias
-        self.project = partial(model.output.logits, bias=bias) if precision == "fp32" else output_product(model.output, bias, precision)
+        self.output = OutputProduct(model.output, model.output_bias, precision=precision)
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
@@ -210,9 +152,10 @@ class PreparedStep(StepModel[Prepared]):
         for number, layer in enumerate(self.layers):
             x, cache = layer(x, state, number, mask)
             own.append(cache)
-        logits = self.project(decoder.final_norm(x))  # (N, V)
-        state = replace(state, steps=state.steps + 1, length=state.length + count, own=tuple(own), seen=seen)
-        return torch.log_softmax(logits, -1), state
+        room = self.output.room(len(x), state.room)
+        log_probs = self.output.log_probs(decoder.final_norm(x), room)  # (N, V)
+        length = state.length + count
+        return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, tuple(own), seen, room)
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
@@ -223,19 +166,17 @@ class PreparedStep(StepModel[Prepared]):
         if seen is not None:
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
         state = replace(state, hypotheses=rows.size(1), seen=seen)
-        if len(sentence) == len(state.memory_mask) and torch.equal(sentence, torch.arange(len(sentence), device=rows.device)):
+        before, after = len(state.memory_mask), len(sentence)
+        moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
+        if not len(moved) and after == before:
             return state
-        memory = tuple(_KeysValues(*(part.index_select(0, sentence) for part in each)) for each in state.memory)
-        own = tuple(each.select(sentence, state.length, each.key.size(2)) for each in state.own)
+        if after <= before and 2 * len(moved) <= after:  # as when sentences leave: those from the end take their places
+            sources = sentence[moved]
+            memory, own = (tuple(each.moved(moved, sources, after) for each in caches) for caches in (state.memory, state.own))
+        else:
+            memory = tuple(_KeysValues(*(part.index_select(0, sentence) for part in each)) for each in state.memory)
+            own = tuple(each.select(sentence, state.length, each.key.size(2)) for each in state.own)
         return replace(state, memory=memory, own=own, memory_mask=state.memory_mask.index_select(0, sentence))
-
-
-def check_products(precision: str, device: torch.device) -> None:
-    """Raise UsageError for a precision that there is not, or not on that device."""
-    if precision not in get_args(Precision):
-        raise UsageError(f"{option('precision')}={precision}: unknown; choose among {', '.join(get_args(Precision))}")
-    if precision == "int8" and device.type != "cpu":
-        raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -270,7 +211,8 @@ def _plain(attention: MultiHeadAttention) -> bool:
     return not changed and attention.kv_heads == attention.n_heads and type(attention.attention) is FusedAttention
 
 
-_NOTHING = nn.Identity()
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like: Tensor) -> Tensor | None:

@@ -24,7 +24,7 @@ class StepModel(Protocol[State]):
     def next(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Natural log-probabilities (N, V), float32, of what follows the tokens (N,), and the state that has seen them.
 
-        The log-probabilities are the caller's to overwrite.
+        The log-probabilities are the caller's to overwrite, and stand until the next step, which may share their room as well.
         """
         ...
 

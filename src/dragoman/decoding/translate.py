@@ -18,7 +18,8 @@ from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
 from dragoman.decoding.glossary import Term
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix, Spelling, stands_in
-from dragoman.decoding.prepared import Precision, can_prepare, check_precision, step_of
+from dragoman.decoding.prepared import can_prepare, check_precision, step_of
+from dragoman.decoding.products import Precision
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Engine, Found, Search, Wanted
 from dragoman.decoding.split import Piece, longest_taken, split_text

@@ -58,21 +58,25 @@ class GatedFeedForward(nn.Module):
         return output
 
 
+Inner = Callable[[Tensor], Tensor]
+"""A module, or a function, of x (B, T, D) to as much."""
+
+
 class Residual(Protocol):
     """What stands around a sub-layer: x (B, T, D) and the sub-layer to (B, T, D), with the sub-layer's norm and the layer's dropout."""
 
-    def __call__(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+    def __call__(self, x: Tensor, sublayer: Inner, *, norm: Inner, dropout: Inner) -> Tensor:
         """The sub-layer, the sum and the norm, in an order."""
         ...
 
 
-def residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+def residual(x: Tensor, sublayer: Inner, *, norm: Inner, dropout: Inner) -> Tensor:
     """LayerNorm(x + Dropout(Sublayer(x))), the paper's order (3.1, 5.4)."""
     normed: Tensor = norm(x + dropout(sublayer(x)))  # §3.1 summed, normed = x + Sublayer(x), LayerNorm(summed)
     return normed
 
 
-def pre_norm_residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+def pre_norm_residual(x: Tensor, sublayer: Inner, *, norm: Inner, dropout: Inner) -> Tensor:
     """x + Dropout(Sublayer(LayerNorm(x))), a named departure."""
     summed: Tensor = x + dropout(sublayer(norm(x)))  # §3.1 summed = x + Sublayer(LayerNorm(x))
     return summed
@@ -81,7 +85,7 @@ def pre_norm_residual(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: 
 def deepnorm_residual(alpha: float) -> Residual:
     """LayerNorm(α · x + Dropout(Sublayer(x))), a named departure (DeepNorm)."""
 
-    def weighed(x: Tensor, sublayer: Callable[[Tensor], Tensor], *, norm: nn.Module, dropout: nn.Module) -> Tensor:
+    def weighed(x: Tensor, sublayer: Inner, *, norm: Inner, dropout: Inner) -> Tensor:
         normed: Tensor = norm(alpha * x + dropout(sublayer(x)))  # §3.1 summed, normed = α · x + Sublayer(x), LayerNorm(summed)
         return normed
 

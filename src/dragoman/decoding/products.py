@@ -1,0 +1,146 @@
+"""Matrix products made ready for search: weights joined, converted and turned once, and the output layer in room that steps share.
+
+Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabulary
+"""
+
+import copy
+import warnings
+from functools import cached_property
+from typing import Any, Literal, TypeVar, cast, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.errors import DragomanError, UsageError, option
+from dragoman.model.embedding import Embedding
+from dragoman.model.layers import FeedForward
+from dragoman.model.linear import ROWS, Linear, product_rows
+
+Precision = Literal["fp32", "bf16", "int8"]
+"""Type of the matrix products: float32, bfloat16, or whole numbers of 8 bits, a scale for each row of a weight and each product's input."""
+
+_Module = TypeVar("_Module", bound=nn.Module)
+_ALIGNED = 64  # bytes
+_FEW = 12  # rows up to which a product by the output matrix is faster from its side
+
+
+class Product(nn.Module):
+    """x Wᵀ + b of several linear layers side by side, whose weights are joined and converted once."""
+
+    def __init__(self, *layers: Linear | Embedding, precision: Precision, bias: Tensor | None = None) -> None:
+        super().__init__()
+        weight = _joined([layer.weight.detach() for layer in layers])  # (O, I)
+        biases = [layer.bias.detach() for layer in layers if isinstance(layer, Linear) and layer.bias is not None]
+        if bias is not None:
+            biases.append(bias.detach())
+        self.bias = _joined(biases) if biases else None  # (O)
+        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read.
+        self.turned = None if precision == "int8" else weight.t().contiguous()  # (I, O)
+        self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
+        self.packed = _packed(weight, self.bias) if precision == "int8" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (…, I) float32; returns (…, O) float32."""
+        if self.packed is not None:
+            try:
+                return cast(Tensor, torch.ops.quantized.linear_dynamic(x, self.packed, True))  # the last: safe on every processor
+            except RuntimeError:
+                _check_finite(x)  # what has no largest number has no scale
+                raise
+        turned = cast(Tensor, self.turned)
+        if self.narrow is None or x.numel() < ROWS // 2 * x.size(-1):  # few rows are faster as they are
+            if self.bias is None:
+                return x @ turned
+            rows = x if x.dim() == 2 else x.flatten(0, -2)
+            return torch.addmm(self.bias, rows, turned).view(*x.shape[:-1], -1)
+        count = x.numel() // x.size(-1)
+        product = (product_rows(x, self.narrow.dtype) @ self.narrow)[:count].to(x.dtype).view(*x.shape[:-1], -1)
+        return product if self.bias is None else product.add_(self.bias)
+
+
+class OutputProduct:
+    """The output matrix, and its bias: hidden states to log-probabilities, or logits, of everything that may follow."""
+
+    def __init__(self, output: Embedding, bias: Tensor | None, *, precision: Precision) -> None:
+        weight = output.weight.detach()
+        # Where numbers of a file lie in memory must not decide how a product rounds, so they lie as PyTorch's own do.
+        self.weight = weight if weight.data_ptr() % _ALIGNED == 0 else weight.clone()  # (V, D)
+        self.bias = None if bias is None else bias.detach()
+        self.product = None if precision == "fp32" else Product(output, precision=precision, bias=bias)
+
+    @cached_property
+    def _turned(self) -> Tensor:
+        return self.weight.t().contiguous()  # (D, V)
+
+    def room(self, rows: int, before: Tensor | None) -> Tensor | None:
+        """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
+
+        New room for each step would take as long as the product, for the system clears every page of it.
+        """
+        if self.product is not None or self.weight.device.type != "cpu":
+            return None
+        return before if before is not None and len(before) >= rows else self.weight.new_empty(rows, len(self.weight))
+
+    def log_probs(self, hidden: Tensor, room: Tensor | None) -> Tensor:
+        """Log-probabilities (N, V) after hidden states (N, D), in the first rows of the room."""
+        if room is None:
+            logits = F.linear(hidden, self.weight, self.bias) if self.product is None else self.product(hidden)  # (N, V)
+            return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
+        logits = room[: len(hidden)]  # (N, V)
+        if len(hidden) == 1:
+            torch.mm(hidden, self._turned, out=logits)
+        elif len(hidden) <= _FEW:
+            logits.copy_((self.weight @ hidden.t()).t())
+        else:
+            torch.mm(hidden, self.weight.t(), out=logits)
+        if self.bias is not None:
+            logits += self.bias
+        return torch.log_softmax(logits, -1, out=logits)
+
+
+def feed_forward(module: nn.Module, precision: Precision) -> Any:
+    """A function of x (…, D) that is the feed-forward layer with its products prepared."""
+    if type(module) is FeedForward and type(module[1]) is nn.ReLU:
+        first, second = (Product(cast(Linear, module[place]), precision=precision).forward for place in (0, 2))
+        return lambda x: second(first(x).relu_())
+    return with_products(module, precision)
+
+
+def with_products(module: _Module, precision: Precision) -> _Module:
+    """A module with its linear layers prepared, a copy unless they stay as they are."""
+    if precision == "fp32":
+        return module
+    copied = copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})  # these are not copied
+    for parent in list(copied.modules()):
+        for name, child in parent.named_children():
+            if type(child) is Linear:
+                setattr(parent, name, Product(child, precision=precision))
+    return copied.eval()
+
+
+def check_products(precision: str, device: torch.device) -> None:
+    """Raise UsageError for a precision that there is not, or not on that device."""
+    if precision not in get_args(Precision):
+        raise UsageError(f"{option('precision')}={precision}: unknown; choose among {', '.join(get_args(Precision))}")
+    if precision == "int8" and device.type != "cpu":
+        raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _check_finite(numbers: Tensor) -> None:
+    if not numbers.isfinite().all():
+        raise DragomanError("not all numbers of the model are finite: the model's weights are damaged; use an undamaged copy")
+
+
+def _packed(weight: Tensor, bias: Tensor | None) -> Any:
+    """The matrix (O, I) in 8 bits, a scale for each row, as the product takes it; DragomanError for damaged weights."""
+    _check_finite(weight)
+    scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch means to give these tensors another form one day
+        eight = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(eight, bias)
