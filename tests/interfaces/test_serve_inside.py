@@ -414,7 +414,7 @@ def test_models_that_are_loaded_again_leave_no_trace(folder: Path) -> None:
     import asyncio
 
     from dragoman.cli.looking import Looking
-    from dragoman.serve.models import find_models
+    from dragoman.serve.places import find_models
     from dragoman.serve.service import Service
     from dragoman.serve.settings import ServeSettings
 
