@@ -77,7 +77,7 @@ def headings_of(page: Path) -> set[str]:
 
 def test_every_link_leads_somewhere() -> None:
     """To a file, and to a heading of it where it names one."""
-    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))]
+    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page))]
     links = [(page, *target.partition("#")[::2]) for page, target in links if "://" not in target]
     assert len(links) > 100
     places = [(page, (page.parent / target).resolve() if target else page, anchor) for page, target, anchor in links]
@@ -89,8 +89,12 @@ def test_every_link_leads_somewhere() -> None:
 
 def code_in(page: Path) -> list[str]:
     """What stands between single backticks in the text of a page."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    return [code.replace("\n", " ") for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+    return [code.replace("\n", " ") for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose_of(page))]
+
+
+def prose_of(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The page: files of the package, sent as they are, under a policy that lets them fetch nothing from elsewhere."""
+"""The page: files of the package, sent as they are or compressed, under a policy that lets them fetch nothing from elsewhere."""
 
 import gzip
 import hashlib
