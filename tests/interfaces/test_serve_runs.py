@@ -84,6 +84,11 @@ def test_the_curves_of_a_run_are_those_of_its_log(served: tuple[Client, Path]) -
         assert client.get(f"/api/v1/runs/{name}").status == 404
     for wrong in ("-1", "x", "1.5", "10000000000"):
         assert client.get(f"/api/v1/runs/mine?from={wrong}").status == 400
+    with (run / "log.jsonl").open("ab") as log:
+        log.write(b"[" * 100_000 + b"\n")
+    mark_checkpoint(run, "best", (run / "checkpoints" / "step-000040").rename(run / "checkpoints" / "mean"))
+    assert client.get("/api/v1/runs").json["runs"][0]["best_step"] is None
+    assert client.get("/api/v1/runs/mine").json["next"] == (run / "log.jsonl").stat().st_size
 
 
 def test_a_log_is_read_on_from_a_byte(served: tuple[Client, Path]) -> None:

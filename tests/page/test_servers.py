@@ -62,7 +62,15 @@ def test_a_server_with_keys_asks_for_one(open_page: Opens, toy: Path, tmp_path: 
 
     key, entry = new_key("someone", req_limit=None, char_limit=None)
     write_keys(tmp_path / "keys.json", [entry])
-    with serving(toy, device="cpu", keys=tmp_path / "keys.json") as client:
+    save_bundle(random_bundle(GPT), tmp_path / "writer")
+    with serving(toy, tmp_path / "writer", device="cpu", keys=tmp_path / "keys.json") as client:
+        other = open_page(client=client)
+        other.select_option("#model", label="writer: decoder-only")
+        other.fill("#text", TEXT)
+        other.click("button:text('Look inside')")
+        other.fill("input[type=password]", key)
+        other.click("button:text('Look inside')")
+        other.wait_for_selector("#translate .token[title*=', id ']")
         page = open_page(client=client)
         page.fill("#text", TEXT)
         assert page.is_hidden("input[type=password]")
@@ -91,6 +99,11 @@ def test_a_server_that_is_gone_is_told_of(open_page: Opens, toy: Path) -> None:
     page.click("button.main")
     page.wait_for_selector("text=The server does not answer; is it still running?")
     assert page.input_value("#text") == TEXT
+    page.click("nav a:text('Run')")  # a view whose files the page does not have yet
+    page.wait_for_selector("#notice:has-text('The server does not send this view')")
+    page.click("nav a:text('Translate')")
+    page.wait_for_selector("#text:visible")
+    assert page.inner_text("#notice") == ""
 
 
 def test_sentences_of_a_longer_text_are_chosen_one_by_one(open_page: Opens) -> None:

@@ -67,7 +67,7 @@ def _records(lines: Iterable[bytes]) -> list[Record]:
     for line in lines:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and isinstance(record.get("step", 0), int) and isinstance(record.get("loss", 0.0), int | float):
             records.append(record)

@@ -9,18 +9,20 @@ export function question({ text, pair, model, options }, more = {}) {
   return pair ? { q: text, ...pair, ...options, ...more } : { q: text, model: model.run, ...more };
 }
 
-/** Asks, and puts the answer into the state as `explanation`, or why there is none as `problem`. */
+/** Asks, and puts the answer into the state as `explanation`, or why there is none as `problem`; the error is returned too. */
 export async function look(store, more) {
   going.abort();
   const { signal } = (going = new AbortController());
   store.set({ busy: true, problem: "" });
-  let found;
+  let found, failed = null;
   try {
     found = { explanation: await explain(question(store.state, more), signal) };
   } catch (error) {
+    failed = error;
     found = { problem: error.message };
   }
   if (!signal.aborted) store.set({ ...found, busy: false });
+  return failed;
 }
 
 /** Another sentence; what was known of the last is forgotten. */

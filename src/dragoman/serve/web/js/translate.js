@@ -84,8 +84,9 @@ async function start() {
   stop();
   choose(store, pair ? "" : text);
   if (pair) return translate(text, pair);
-  await look(store);
+  const failed = await look(store);
   fill(part.error, store.state.problem);
+  askForKey(failed);
 }
 
 async function translate(text, pair) {
@@ -110,9 +111,14 @@ async function translate(text, pair) {
     if (going?.signal !== signal) return; // another has begun
     fill(part.status, signal.aborted && `Stopped after ${seconds()}.`);
     fill(part.error, !signal.aborted && error.message);
-    if (error.status === 403) part.key.hidden = false;
+    askForKey(error);
   }
   if (going?.signal === signal) running(false);
+}
+
+/** Where the server refused for want of a key. */
+function askForKey(error) {
+  if (error?.status === 403) part.key.hidden = false;
 }
 
 function running(is) {
