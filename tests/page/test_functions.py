@@ -30,8 +30,8 @@ def test_events_are_read_whole_however_they_come(modules: Any) -> None:
 
 
 def test_an_answer_that_breaks_off_is_told_in_words(modules: Any) -> None:
-    body = """const whole = fetch, broken = () => new Response(new ReadableStream({start: (body) => body.error(new TypeError("network error"))}));
-    globalThis.fetch = async () => broken();
+    body = """const whole = fetch, start = (body) => body.error(new TypeError("network error"));
+    globalThis.fetch = async () => new Response(new ReadableStream({start}));
     const told = (answer) => answer.then(() => "", (error) => error.message);
     try { return await Promise.all([told(m.getJson("x")), told(m.postJson("x", {})), told(m.stream("x", {}).next())]); }
     finally { globalThis.fetch = whole; }"""
