@@ -16,8 +16,9 @@ def read_run(run: Path) -> dict[str, Any]:
         facts = json.loads((run / "run.json").read_bytes())
         if not isinstance(facts, dict):
             raise ValueError("not a JSON object")
-        for name, kind in (("settings", dict), ("versions", dict), ("data", list)):
-            if not isinstance(facts.get(name, kind()), kind):
+        kinds: dict[str, type[Any]] = {"settings": dict, "versions": dict, "data": list}
+        for name, kind in kinds.items():
+            if name in facts and not isinstance(facts[name], kind):
                 raise ValueError(f"{name} is {json.dumps(facts[name])[:40]}")
         if not all(isinstance(entry, dict) and {"path", "sha256"} <= entry.keys() for entry in facts.get("data", [])):
             raise ValueError("data does not list files")
