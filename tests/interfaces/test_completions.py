@@ -133,6 +133,19 @@ def test_what_is_no_number_is_an_error_and_never_in_an_answer(server: Client, mo
     assert json.loads(event.removeprefix("data: "))["error"]["type"] == "server_error"
 
 
+def test_places_of_tokens_are_those_in_a_prompt_that_the_vocabulary_does_not_keep(tmp_path: Path) -> None:
+    save_bundle(random_bundle(GPT), tmp_path / "words")
+    with serving(tmp_path / "words", device="cpu") as client:
+        asked = {"prompt": "ona 東京  bek", "seed": 5, "max_tokens": 3, "logprobs": 0, "echo": True}
+        (choice,) = client.post(PATH, asked).json["choices"]
+    told = choice["logprobs"]
+    assert told["tokens"][1].strip() == "<unk>"
+    assert told["text_offset"][:3] == [0, 4, 8]
+    assert [choice["text"][at:].startswith(token) for token, at in zip(told["tokens"][3:], told["text_offset"][3:], strict=True)] == [
+        True
+    ] * 3
+
+
 def test_without_a_seed_texts_differ_and_with_one_they_do_not(server: Client) -> None:
     asked = {"model": "chance", "prompt": [PROMPT] * 3, "max_tokens": 12}
     free = [each["text"] for _ in range(2) for each in server.post(PATH, asked).json["choices"]]

@@ -146,7 +146,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Tok
         build(tmp_path / "file" / "train", random_pairs(4), tokenizer)
 
 
-@pytest.mark.parametrize("damage", ["missing folder", "missing file", "cut file", "odd bytes", "foreign types", "newer format", "no facts"])
+@pytest.mark.parametrize(
+    "damage",
+    ["missing folder", "missing file", "cut file", "odd bytes", "foreign types", "types of another form", "newer format", "no facts"],
+)
 def test_a_damaged_corpus_is_named(tmp_path: Path, tokenizer: Tokenizer, damage: str) -> None:
     folder = tmp_path / "train"
     if damage != "missing folder":
@@ -163,6 +166,8 @@ def test_a_damaged_corpus_is_named(tmp_path: Path, tokenizer: Tokenizer, damage:
         (folder / "corpus.json").write_text(json.dumps(facts | {"types": dict.fromkeys(facts["types"], "O")}))
     elif damage == "newer format":
         (folder / "corpus.json").write_text(json.dumps(facts | {"format": 2}))
+    elif damage == "types of another form":
+        (folder / "corpus.json").write_text(json.dumps(facts | {"types": "x"}))
     elif damage == "no facts":
         (folder / "corpus.json").write_text("[]")
     with pytest.raises(DragomanError, match=r"train: not a whole corpus .*; build it again from the text"):

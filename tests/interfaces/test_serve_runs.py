@@ -14,9 +14,10 @@ import pytest
 from command_line import tiny_bundle
 from dragoman.bundle import mark_checkpoint
 from dragoman.cli import main
+from dragoman.errors import DragomanError
 from dragoman.serve import web
 from dragoman.training.charts import thinned
-from dragoman.training.records import read_log_from
+from dragoman.training.records import read_log_from, read_run
 from serving import Client, serving
 
 HEAD = {"t": "event", "time": 1.5, "event": "start", "step": 0}
@@ -85,6 +86,18 @@ def test_the_curves_of_a_run_are_those_of_its_log(served: tuple[Client, Path]) -
         assert client.get(f"/api/v1/runs/{name}").status == 404
     for wrong in ("-1", "x", "1.5", "10000000000"):
         assert client.get(f"/api/v1/runs/mine?from={wrong}").status == 400
+    with (run / "log.jsonl").open("ab") as log:
+        log.write(b"[" * 100_000 + b"\n")
+    mark_checkpoint(run, "best", (run / "checkpoints" / "step-000040").rename(run / "checkpoints" / "mean"))
+    assert client.get("/api/v1/runs").json["runs"][0]["best_step"] is None
+    assert client.get("/api/v1/runs/mine").json["next"] == (run / "log.jsonl").stat().st_size
+
+
+@pytest.mark.parametrize("wrong", [[], {"settings": None}, {"versions": [3]}, {"data": {}}, {"data": [{"path": "x"}]}])
+def test_facts_of_another_form_are_damage(tmp_path: Path, wrong: object) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(wrong), encoding="utf-8")
+    with pytest.raises(DragomanError, match=r"run\.json: not the facts of a run"):
+        read_run(tmp_path)
 
 
 def test_a_log_is_read_on_from_a_byte(served: tuple[Client, Path]) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from dragoman.cli import main
 from dragoman.presets import count_parameters, resolve_config
 from dragoman.training.log import RunLog, Screen
 from dragoman.training.run import sole_writer
+from dragoman.training.state import Progress
 from training_runs import TINY, Pair, checkpoints, final_weights, marked, records, same_bits, toy_pairs, train, write_pairs
 
 
@@ -124,6 +126,13 @@ def test_an_output_folder_that_cannot_be_used(data: Path, finished: Path, tmp_pa
 def test_nothing_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refuses(capsys, train(tmp_path / "nothing", None), 2, "nothing: no run to resume")
     assert not (tmp_path / "nothing").exists()
+
+
+def test_a_place_that_is_no_place_is_refused_when_it_is_read() -> None:
+    wrong: dict[str, Any]
+    for wrong in ({"epoch": "1"}, {"step": -1}, {"unreported": [1]}, {"scale": 1}, {"best": ["x", 1]}):
+        with pytest.raises(ValueError, match=r"number|whole"):
+            Progress(**wrong)
 
 
 def test_a_checkpoint_without_its_state_is_not_resumed_from(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,8 @@ from dragoman.cli.rounds import Done, results
 from dragoman.cli.streams import few_of_a_kind, set_up
 from dragoman.cli.tally import Tally
 from dragoman.cli.whole_files import Job, translate_files
-from dragoman.cli.windows import Window, total_bytes, windows
+from dragoman.cli.windows import Window, total_bytes, up_to_fault, windows
+from dragoman.errors import LineError
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,22 @@ def faulty(window: Window) -> Done:
     numbers = range(window.number, window.last + 1)
     missed = [f"line {number}: ona -> nur" for number in numbers]
     return replace(numbered(window), loops=[*numbers], terms=2 * len(missed), missed=missed)
+
+
+def test_what_is_before_the_first_fault_comes_whichever_is_found_first() -> None:
+    """Faults of one kind are looked for in all lines before those of another."""
+
+    def work(window: Window) -> int:
+        for bad in ("bad tag", "bad prefix"):
+            if bad in window.texts:
+                line = window.first_line + window.texts.index(bad)
+                raise LineError(f"line {line}: {bad}", line)
+        return len(window.texts)
+
+    found = up_to_fault(Window("file", 5, 1, ["one", "two", "bad prefix", "four", "bad tag", "six"]), work)
+    assert next(found) == (Window("file", 5, 1, ["one", "two"]), 2)
+    with pytest.raises(LineError, match=r"^line 7: bad prefix$"):
+        next(found)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,15 @@ def test_events_are_read_whole_however_they_come(modules: Any) -> None:
     assert module(modules, "api", body, text) == events
 
 
+def test_an_answer_that_breaks_off_is_told_in_words(modules: Any) -> None:
+    body = """const whole = fetch, start = (body) => body.error(new TypeError("network error"));
+    globalThis.fetch = async () => new Response(new ReadableStream({start}));
+    const told = (answer) => answer.then(() => "", (error) => error.message);
+    try { return await Promise.all([told(m.getJson("x")), told(m.postJson("x", {})), told(m.stream("x", {}).next())]); }
+    finally { globalThis.fetch = whole; }"""
+    assert module(modules, "api", body) == ["The connection ended before the answer did; try again."] * 3
+
+
 def test_the_tree_is_laid_out_in_columns(modules: Any) -> None:
     steps = [
         {"step": 0, "nodes": [[None, "a", -0.5, True, -0.5, False], [None, "b", -1.0, True, -1.0, False]]},

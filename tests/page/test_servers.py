@@ -94,6 +94,11 @@ def test_a_server_that_is_gone_is_told_of(open_page: Opens, toy: Path) -> None:
     page.click("button.main")
     page.wait_for_selector("text=The server does not answer; is it still running?")
     assert page.input_value("#text") == TEXT
+    page.click("nav a:text('Run')")  # a view whose files the page does not have yet
+    page.wait_for_selector("#notice:has-text('The server does not send this view')")
+    page.click("nav a:text('Translate')")
+    page.wait_for_selector("#text:visible")
+    assert page.inner_text("#notice") == ""
 
 
 def test_sentences_of_a_longer_text_are_chosen_one_by_one(open_page: Opens) -> None:

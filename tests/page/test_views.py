@@ -273,6 +273,10 @@ def test_the_walk_follows_what_is_chosen(page: Any, found: Explanation) -> None:
     assert page.locator("#paper .chart .curve").count() == 4  # two curves and their signs
     show(page, "attention", "&kind=encoder&token=99&layer=99&head=99")
     assert page.locator("[id^=a-row-][aria-pressed=true]").inner_text() == found.source.pieces[-1]
+    show(page, "steps", "&target=99")
+    page.wait_for_selector(f"#own-{len(found.target.side.ids)}[aria-pressed=true]")
+    show(page, "steps", "&target=word")
+    page.wait_for_selector("#own-1[aria-pressed=true]")
 
 
 def test_attention_is_unpacked_joined_and_cut(page: Any) -> None:

@@ -86,7 +86,7 @@ def up_to_fault(window: Window, work: Callable[[Window], Answer]) -> Iterator[tu
     except LineError as fault:
         before = window.first(fault.line - window.first_line)
         if before.texts:
-            yield before, work(before)
+            yield from up_to_fault(before, work)  # where a fault of another kind may be found
         raise
     yield window, done
 

@@ -103,12 +103,12 @@ class Corpus:
                 source_starts=_starts(source_lengths),
                 target_starts=_starts(target_lengths),
                 line_numbers=line_numbers,
-                dropped=facts["dropped"],
+                dropped=dict(facts["dropped"]),
                 fingerprint=facts["fingerprint"],
                 unknown=facts.get("unknown", 0),
                 parts=tuple(facts.get("parts", [sizes[-1]])),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DragomanError(f"{folder}: not a whole corpus ({error}); build it again from the text") from None
 
     def of_epoch(self, epoch: int, *, seed: int, most: int) -> "Corpus":

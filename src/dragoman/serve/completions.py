@@ -137,7 +137,11 @@ class _Answer:
         self.reasons = ["" if asked.drawing else _ECHOED for _ in places]
         self.logs: list[_Log | None] = [None] * len(places)
         if asked.logprobs is not None:
-            self.logs = [_Log(tokenizer, "" if asked.echo else asked.prompts[place].text, read[place], asked.logprobs) for place in places]
+            texts = [asked.prompts[place].text for place in places]
+            self.logs = [
+                _Log(tokenizer, text, read[place] if asked.echo else None, asked.logprobs)
+                for place, text in zip(places, texts, strict=True)
+            ]
         self.tokens = 0
 
     def part(self, drawn: Drawn) -> dict[str, Any]:
@@ -181,15 +185,19 @@ class _Answer:
 class _Log:
     """Log-probabilities of tokens in OpenAI's form, since they were last taken."""
 
-    def __init__(self, tokenizer: Tokenizer, before: str, read: Sequence[Read], most: int) -> None:
-        """``before`` is the text that is not told, ``read`` are the tokens that are; ``most`` is how many others are told with each."""
+    def __init__(self, tokenizer: Tokenizer, prompt: str, read: Sequence[Read] | None, most: int) -> None:
+        """``read`` are the tokens of the prompt if they are told, too; ``most`` is how many others are told with each."""
         self.tokenizer, self.most = tokenizer, most
-        self.ids = tokenizer.encode(before) if before else []
+        self.ids = tokenizer.encode(prompt) if read is None and prompt else []
         self.stream = TextStream(tokenizer, self.ids)
         self.offset = 0
         self.rows: list[tuple[str, float | None, dict[str, float] | None, int]] = []
-        for each in read:
+        for each in read or ():
             self._add(each.id, each.score, each.best)
+        if read is not None and self.offset != len(prompt):  # a vocabulary that does not keep every text as it is
+            spans = tokenizer.encoded_spans(prompt)
+            self.rows = [(*row[:3], start) for row, (start, _) in zip(self.rows, spans, strict=False)]
+            self.offset = len(prompt)
 
     def add(self, addition: Addition) -> None:
         """A token that was drawn."""

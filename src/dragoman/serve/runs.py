@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dragoman.bundle import marked_checkpoint, step_of
+from dragoman.bundle import marked_checkpoint
 from dragoman.config import Config
 from dragoman.errors import DragomanError
 from dragoman.serve.answers import as_json
@@ -63,12 +64,13 @@ def _head(name: str, folder: Path) -> dict[str, Any]:
         own = settings.get(group) if isinstance(settings, Mapping) else None
         return own[key] if isinstance(own, Mapping) and key in own else getattr(getattr(Config(), group), key)
 
-    best = marked_checkpoint(folder, "best")
+    best = marked_checkpoint(folder, "best")  # perhaps one that somebody made, without a step in its name
+    step = re.fullmatch(r"step-(\d{1,12})", best.name, re.ASCII) if best else None
     return {
         "name": name,
         "pair": "-".join(filter(None, (str(setting("data", side) or "") for side in ("source", "target")))),
         "status": str(facts.get("status", "unknown")),
-        "best_step": None if best is None else step_of(best),
+        "best_step": int(step[1]) if step else None,
         "warmup_steps": setting("training", "warmup_steps"),
         "d_model": setting("model", "d_model"),
         "max_steps": setting("training", "max_steps"),

@@ -16,6 +16,12 @@ def read_run(run: Path) -> dict[str, Any]:
         facts = json.loads((run / "run.json").read_bytes())
         if not isinstance(facts, dict):
             raise ValueError("not a JSON object")
+        kinds: dict[str, type[Any]] = {"settings": dict, "versions": dict, "data": list}
+        for name, kind in kinds.items():
+            if name in facts and not isinstance(facts[name], kind):
+                raise ValueError(f"{name} is {json.dumps(facts[name])[:40]}")
+        if not all(isinstance(entry, dict) and {"path", "sha256"} <= entry.keys() for entry in facts.get("data", [])):
+            raise ValueError("data does not list files")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -67,7 +73,7 @@ def _records(lines: Iterable[bytes]) -> list[Record]:
     for line in lines:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and isinstance(record.get("step", 0), int) and isinstance(record.get("loss", 0.0), int | float):
             records.append(record)

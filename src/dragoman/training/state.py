@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from dragoman.errors import DragomanError
 from dragoman.training.distributed import seed_rank
 from dragoman.training.precision import LossScale
 from dragoman.training.sharding import own_moments
+from dragoman.training.totals import Totals
 
 
 @dataclass
@@ -45,6 +46,16 @@ class Progress:
         self.unreported = tuple(self.unreported)
         if isinstance(self.scale, dict):
             self.scale = LossScale(**self.scale)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises ValueError for what a damaged file may hold, so that it is refused when it is read and not met in the middle of a step."""
+        counts = (self.step, self.epoch, self.position, self.target_tokens, self.best_step, self.evaluations_since_best)
+        numbers = (self.seconds, *(self.best or ()), *self.unreported)
+        if not all(isinstance(each, int) and each >= 0 for each in counts) or not all(isinstance(each, int | float) for each in numbers):
+            raise ValueError("what should be numbers is something else")
+        if len(self.unreported) not in (0, len(fields(Totals))) or not isinstance(self.scale, LossScale):
+            raise ValueError("the sums or the scale of the loss are not whole")
 
 
 def save_state(

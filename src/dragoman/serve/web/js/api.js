@@ -31,8 +31,13 @@ async function request(path, { body, signal } = {}) {
   throw new Refusal(answer.status, error || `The server answered ${answer.status}.`);
 }
 
-export const getJson = async (path, signal) => (await request(path, { signal })).json();
-export const postJson = async (path, body, signal) => (await request(path, { body, signal })).json();
+/** What the rest of an answer holds; that it breaks off is told in words. */
+const arrived = (rest) => rest.catch((error) => {
+  throw error.name === "AbortError" ? error : new Refusal(0, "The connection ended before the answer did; try again.");
+});
+
+export const getJson = async (path, signal) => arrived((await request(path, { signal })).json());
+export const postJson = async (path, body, signal) => arrived((await request(path, { body, signal })).json());
 
 /** Events of a stream, one after another: {event, data}. Leaving the loop, or the signal, closes the connection. */
 export async function* stream(path, body, signal) {
@@ -40,7 +45,7 @@ export async function* stream(path, body, signal) {
   let rest = "", ended = false;
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await arrived(reader.read());
       ended = done;
       if (done) return;
       const found = eventsIn(rest + value);

@@ -66,8 +66,10 @@ async function showView(state) {
   });
   if (waits) return;
   if (!views.has(view)) views.set(view, mounted(view));
-  const shown = await views.get(view);
-  if (!find(view).hidden) shown.show(store.state);
+  const shown = await views.get(view).catch(() => views.delete(view) && null);
+  if (find(view).hidden) return;
+  if (shown) shown.show(store.state);
+  else fill(find("notice"), h("span", { class: "error" }, "The server does not send this view; when it runs, load the page again."));
 }
 
 function notice(state, waits) {

@@ -27,7 +27,7 @@ export const view = {
     }
     Object.assign(part, { explanation, target, other });
     part.form.hidden = !explanation.candidates;
-    draw(explanation, Math.min(Math.max(target ?? 1, 1), explanation.steps.length) - 1);
+    draw(explanation, Math.min(Number.isInteger(target) ? target : 1, explanation.steps.length) - 1); // an address may have a word there
   },
 };
 
