@@ -283,6 +283,7 @@ def test_the_walk_follows_what_is_chosen(page: Any, found: Explanation) -> None:
     page.wait_for_selector("#paper .chart .mark", state="attached")
     assert page.locator("#paper .chart .curve").count() == 4  # two curves and their signs
     show(page, "attention", "&kind=encoder&token=99&layer=99&head=99")
+    page.wait_for_selector(f"#a-row-{len(found.source.pieces)}[aria-pressed=true]")  # what was shown before stays until this is there
     assert page.locator("[id^=a-row-][aria-pressed=true]").inner_text() == found.source.pieces[-1]
 
 

@@ -36,7 +36,7 @@ def tokens(found: Explanation, focus: Focus, stack: str) -> Step:
         "numbers alone.",
         m.equation(f"n = {len(source.ids)} , V = {len(tokenizer):,}"),
         (Table("The text in pieces", ("position, from 0", "piece", "id"), rows),),
-        (Check("ids that come back from decoding and encoding, special tokens left out", len(ids), len(ids) - differ, differ, len(ids)),),
+        (Check("ids that come back when decoded and encoded", len(ids), len(ids) - differ, differ, len(ids)),),
         lines_of(trace, "tokenizer.ids"),
     )  # fmt: skip
 
