@@ -19,7 +19,8 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed; pip install 'dr
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.cli.looking import Looking
 from dragoman.decoding.translate import Part, Translation
-from dragoman.serve.models import Model, Models, Place
+from dragoman.serve.models import Model, Models
+from dragoman.serve.places import Place
 from dragoman.serve.server import Running, serve
 from dragoman.serve.settings import ServeSettings
 

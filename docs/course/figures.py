@@ -213,6 +213,23 @@ def residual_and_norm() -> str:
     return picture(700, 236, "With sums and norms the loss falls at every depth; without the sums it stays high from six layers on", parts)
 
 
+def feed_forward() -> str:
+    """The share of right answers after so many updates, for each width, from benchmarks/feed_forward.json."""
+    found = result(BENCHMARKS / "feed_forward.json")["right"]
+    parts = [curve([(60, 20), (60, 220), (500, 220)], kind="line"), curve([(60, 196.25), (500, 196.25)], kind="line dashed")]
+    moments = [int(moment) for moment in next(iter(found.values()))]
+    places = {moment: 70 + 420 * math.log2(moment / moments[0]) / math.log2(moments[-1] / moments[0]) for moment in moments}
+    for (width, shares), (pen, ink) in zip(found.items(), reversed(PENS), strict=True):
+        points = [(places[int(moment)], 220 - 190 * share) for moment, share in shares.items()]
+        parts += [curve(points, kind=pen), *(dot(x, y, kind=ink) for x, y in points)]
+        text = f"d_ff {width}" if int(width) else "none"
+        parts.append(word(512, 120 - 24 * list(found).index(width), text, kind=ink, anchor="start"))
+    parts += [word(x, 238, f"{moment:,}", kind="quiet") for moment, x in places.items()]
+    parts += [word(54, y, text, kind="quiet", anchor="end") for y, text in ((34, "100 %"), (129, "50 %"), (224, "0"))]
+    parts += [word(280, 258, "updates", kind="quiet"), word(512, 200, "guessing", kind="quiet", anchor="start")]
+    return picture(590, 268, "Right answers after so many updates: the wider the feed-forward network, the sooner", parts)
+
+
 def imported() -> str:
     """What an import does, from left to right."""
     parts = []
@@ -276,6 +293,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "smoothing": smoothing,
     "distance": distance,
     "heads": heads,
+    "feed-forward": feed_forward,
     "residual-and-norm": residual_and_norm,
     "imported": imported,
     "many-gpus": many_gpus,

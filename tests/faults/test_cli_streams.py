@@ -347,4 +347,4 @@ def test_n_best_and_scores(model: Path, tmp_path: Path, capfd: pytest.CaptureFix
         assert record["score"] == pytest.approx(record["log_probability"] / ((5 + tokens) / 6) ** 0.6, abs=1e-4)
 
     assert main([*arguments, "--n-best", "4"]) == 2
-    assert "n_best=4" in capfd.readouterr().err
+    assert "--n-best=4" in capfd.readouterr().err

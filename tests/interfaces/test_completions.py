@@ -1,6 +1,7 @@
 """``/v1/completions`` in OpenAI's form: the text of `dragoman generate`, streams, log-probabilities, errors; beside others or alone."""
 
 import json
+import math
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from dragoman.cli import main
 from dragoman.decoding import generate as generating
 from dragoman.decoding.generate import Generator
 from dragoman.decoding.generation_options import GenerationOptions
-from dragoman.decoding.likelihood import score_lines
+from dragoman.decoding.likelihood import Read, score_lines
 from language_models import BERT, GPT, SENTENCE, bytes_tokenizer, random_bundle, storyteller
 from serving import Answer, Client, bundle_of, serving
 
@@ -122,6 +123,14 @@ def test_log_probabilities_of_tokens_and_of_the_prompt(server: Client, chance: P
     (only,) = server.post(PATH, {**asked, "max_tokens": 0}).json["choices"]
     assert (only["text"], only["finish_reason"]) == (PROMPT, "length")
     assert only["logprobs"]["token_logprobs"] == pytest.approx(told["token_logprobs"][: len(ids)], abs=1e-5)
+
+
+def test_what_is_no_number_is_an_error_and_never_in_an_answer(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.serve.completions.score_prompts", lambda *_, **__: [[Read(5, math.nan)]])
+    asked = {"model": "chance", "prompt": "a", "echo": True, "max_tokens": 0, "logprobs": 0}
+    assert server.post(PATH, asked).status == 500
+    (event,) = server.post(PATH, {**asked, "stream": True}).body.decode().removesuffix("\n\n").split("\n\n")
+    assert json.loads(event.removeprefix("data: "))["error"]["type"] == "server_error"
 
 
 def test_without_a_seed_texts_differ_and_with_one_they_do_not(server: Client) -> None:

@@ -265,13 +265,22 @@ def test_the_page_of_sums_and_norms_says_what_was_measured() -> None:
     assert f"after {facts['updates']} updates" in page
 
 
-@pytest.mark.parametrize("name", ["distance", "residual_and_norm"])
+def test_the_page_of_the_feed_forward_network_says_what_was_measured() -> None:
+    page, facts = (FOLDER.parent / "feed-forward.md").read_text("utf-8"), benchmark("feed_forward")
+    for width, shares in facts["right"].items():
+        cells = [f"{share:.0%}" for share in shares.values()]
+        assert f"| {'none' if width == '0' else width} | {' | '.join(cells)} |" in page, width
+    assert "| d_ff | " + " | ".join(next(iter(facts["right"].values()))).replace(" |", " updates |", 1) + " |" in page
+
+
+@pytest.mark.parametrize("name", ["distance", "residual_and_norm", "feed_forward"])
 def test_a_small_run_of_the_scripts_has_the_form_of_their_results(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few = {
         "distance": ["--distances", "3", "--seconds", "0.1", "--rates", "0.003"],
         "residual_and_norm": ["--layers", "1", "--updates", "2"],
+        "feed_forward": ["--widths", "0", "8", "--updates", "1", "2"],
     }
     threads = torch.get_num_threads()
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *few[name], "--output", str(tmp_path / "result.json")])
@@ -280,6 +289,9 @@ def test_a_small_run_of_the_scripts_has_the_form_of_their_results(
     found, kept = json.loads((tmp_path / "result.json").read_text("utf-8")), benchmark(name)
     assert json.loads(capsys.readouterr().out) == found
     assert found.keys() == kept.keys()
+    if name == "feed_forward":
+        assert [list(shares) for shares in found["right"].values()] == [["1", "2"], ["1", "2"]]
+        return
     parts = [facts["rows"][0] if name == "distance" else next(iter(facts["depths"].values())) for facts in (found, kept)]
     assert parts[0].keys() == parts[1].keys()
 

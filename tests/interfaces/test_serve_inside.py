@@ -185,6 +185,7 @@ def test_a_walk_refuses_what_there_is_not(server: Client, asked: dict[str, Any])
         ({"source": "aa", "target": "aa"}, 400, "no single model translates aa to aa"),
         ({"model": "none"}, 404, "there is no model 'none'; there are paper, decoder-only, encoder-only"),
         ({"model": "decoder-only", "beam": 2}, 400, "decoder-only translates nothing"),
+        ({"model": "decoder-only", "chosen": 1}, 400, "decoder-only translates nothing"),
         ({"beam": 17}, 400, "beam parameter must be <= 16"),
         ({"top_k": 51}, 400, "top_k parameter must be <= 50"),
         ({"beam": 2, "chosen": 2}, 400, "candidate 3: the search gave 2"),
@@ -364,6 +365,12 @@ def test_no_text_comes_into_the_log(folder: Path, caplog: pytest.LogCaptureFixtu
     assert {json.loads(line)["route"] for line in client.log} >= {"/api/v1/explain", "/api/v1/walk/{id}", "/api/v1/trace/{id}/{name}"}
 
 
+def test_one_text_is_one_text_with_all_that_comes_with_it(folder: Path) -> None:
+    with serving(folder / "paper", device="cpu", batch_limit=1) as client:
+        answer = client.post("/api/v1/explain", {**SHORT, "reference": "ona", "target_prefix": "rem", "attention": []})
+        assert answer.status == 200, answer.body
+
+
 def test_looking_inside_can_be_turned_off(folder: Path) -> None:
     with serving(folder / "paper", device="cpu", explain=False) as client:
         assert client.get("/api/v1/models").json["explain"] is False
@@ -414,20 +421,23 @@ def test_models_that_are_loaded_again_leave_no_trace(folder: Path) -> None:
     import asyncio
 
     from dragoman.cli.looking import Looking
-    from dragoman.serve.models import find_models
+    from dragoman.serve.places import find_models
     from dragoman.serve.service import Service
     from dragoman.serve.settings import ServeSettings
 
-    async def live() -> tuple[int, int]:
+    async def live() -> list[int]:
         service = Service(ServeSettings(device="cpu"), [folder / "paper"], say=print, looking=Looking())
         await service.load(find_models([folder / "paper"]))
-        service.traces.put(_Sized(7))  # type: ignore[arg-type]
-        before = service.traces.size
+        begun = service.traces.cleared
+        service.traces.put(_Sized(7), cleared=begun)  # type: ignore[arg-type]
+        sizes = [service.traces.size]
         await service.reload()
+        sizes.append(service.traces.size)
+        service.traces.put(_Sized(5), cleared=begun)  # type: ignore[arg-type]  # made by the model before
         service.close()
-        return before, service.traces.size
+        return [*sizes, service.traces.size]
 
-    assert asyncio.run(live()) == (7, 0)
+    assert asyncio.run(live()) == [7, 0, 0]
 
 
 def test_a_model_in_use_stays_as_it_is(folder: Path, server: Client) -> None:

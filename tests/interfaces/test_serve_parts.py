@@ -240,9 +240,9 @@ def test_files_that_come_at_once_are_all_kept_and_none_is_forgotten_twice(monkey
 def test_work_that_nobody_waits_for_any_more_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     take = FairQueue.take
 
-    def late(self: FairQueue, most: int, budget: int) -> list[Item]:
+    def late(self: FairQueue, most: int, budget: int, *, put_off: Callable[[object], bool]) -> list[Item]:
         time.sleep(0.1)  # until what was done before has been delivered
-        return take(self, most, budget)
+        return take(self, most, budget, put_off=put_off)
 
     monkeypatch.setattr(FairQueue, "take", late)
 

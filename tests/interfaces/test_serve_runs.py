@@ -1,5 +1,6 @@
 """The routes of runs: what log.jsonl holds, from any byte on, while it grows; runs without a checkpoint; the page's files."""
 
+import gzip
 import json
 import shutil
 import threading
@@ -258,6 +259,11 @@ def test_the_page_is_for_browsers_and_fetches_nothing_from_elsewhere(made: Path,
             assert "access-control-allow-origin" not in answer.headers
         same = client.get("/web/js/main.js", **{"If-None-Match": f'W/"x", {script.headers["etag"]}'})
         assert (same.status, same.body, same.headers["etag"]) == (304, b"", script.headers["etag"])
+        small = client.get("/web/js/main.js", **{"Accept-Encoding": "br, gzip"})
+        assert (small.headers["content-encoding"], small.headers["vary"]) == ("gzip", "Accept-Encoding")
+        assert gzip.decompress(small.body) == script.body
+        assert small.headers["etag"] != script.headers["etag"]
+        assert "content-encoding" not in client.get("/web/js/main.js", **{"Accept-Encoding": "gzip;q=0"}).headers
         (files / "js" / "main.js").write_text("export const x = 2;\n", encoding="utf-8")
         assert client.get("/web/js/main.js", **{"If-None-Match": script.headers["etag"]}).body == b"export const x = 2;\n"
         program = client.get("/", Accept="application/json")

@@ -57,12 +57,15 @@ def test_a_server_that_looks_into_nothing_hides_these_views(open_page: Opens, to
         assert page.is_visible("#translate")
 
 
-def test_a_server_with_keys_asks_for_one(open_page: Opens, toy: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["translator", "writer"])
+def test_a_server_with_keys_asks_for_one(open_page: Opens, toy: Path, tmp_path: Path, kind: str) -> None:
     from dragoman.serve.keys import new_key, write_keys
 
     key, entry = new_key("someone", req_limit=None, char_limit=None)
     write_keys(tmp_path / "keys.json", [entry])
-    with serving(toy, device="cpu", keys=tmp_path / "keys.json") as client:
+    if kind == "writer":
+        save_bundle(random_bundle(GPT), tmp_path / kind)
+    with serving(toy if kind == "translator" else tmp_path / kind, device="cpu", keys=tmp_path / "keys.json") as client:
         page = open_page(client=client)
         page.fill("#text", TEXT)
         assert page.is_hidden("input[type=password]")

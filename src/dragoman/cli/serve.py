@@ -19,7 +19,7 @@ Models = Annotated[
     list[Path],
     typer.Argument(
         metavar="MODEL",
-        help="Run folders (their best checkpoints), checkpoint folders or bundles: one for each pair of languages, and decoder-only ones.",
+        help="Run folders (their best checkpoints), checkpoint folders or bundles: one for each pair of languages, and models of one text.",
     ),
 ]
 Host = Annotated[
@@ -153,10 +153,10 @@ def serve(
     """Serve models over HTTP: LibreTranslate's routes, OpenAI's for text, and our own under /api/v1, all of which the server's /docs lists.
 
     Several models make several language pairs, and two of them another where no model leads there by itself. Decoder-only models go on with
-    text at /v1/completions. Texts of all requests are decoded together. SIGTERM or Ctrl-C finishes what was begun and leaves; SIGHUP loads
-    the newest checkpoints. Where an option is not given, LibreTranslate's environment variable of the same meaning counts (LT_HOST,
-    LT_PORT, LT_CHAR_LIMIT, LT_BATCH_LIMIT, LT_REQ_LIMIT, LT_ALTERNATIVES_LIMIT, LT_API_KEYS, LT_SUGGESTIONS, LT_URL_PREFIX, LT_THREADS,
-    LT_METRICS_AUTH_TOKEN, LT_DISABLE_FILES_TRANSLATION).
+    text at /v1/completions, and all models can be looked into. Texts of all requests are decoded together. SIGTERM or Ctrl-C finishes what
+    was begun and leaves; SIGHUP loads the newest checkpoints. Where an option is not given, LibreTranslate's environment variable of the
+    same meaning counts (LT_HOST, LT_PORT, LT_CHAR_LIMIT, LT_BATCH_LIMIT, LT_REQ_LIMIT, LT_ALTERNATIVES_LIMIT, LT_API_KEYS, LT_SUGGESTIONS,
+    LT_URL_PREFIX, LT_THREADS, LT_METRICS_AUTH_TOKEN, LT_DISABLE_FILES_TRANSLATION).
     """
     if quiet:
         hush()

@@ -116,7 +116,8 @@ async def _lines(answer: "_Answer", first: Drawn | None, drawn: AsyncGenerator[D
 
 
 def _event(document: Any) -> bytes:
-    return f"data: {json.dumps(document, ensure_ascii=False, separators=(',', ':'))}\n\n".encode("utf-8", "replace")
+    content = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f"data: {content}\n\n".encode("utf-8", "replace")
 
 
 class _Answer:

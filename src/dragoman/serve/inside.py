@@ -59,9 +59,10 @@ async def explain(request: Request) -> Response:
         raise invalid("q must be a string: one text is looked into at a time")
     prefix, reference = string_of(fields, "target_prefix", default=""), fields.get("reference")
     reference = None if reference is None or reference == "" else string_of(fields, "reference")
-    check_length([texts[0], prefix, reference or ""], client, service)
-    request.state.sizes = {"texts": 1, "characters": len(texts[0]) + len(prefix) + len(reference or "")}
-    asked = _asked(fields, service.models, texts[0])
+    whole = texts[0] + prefix + (reference or "")  # one text, whatever comes with it
+    check_length([whole], client, service)
+    request.state.sizes = {"texts": 1, "characters": len(whole)}
+    cleared, asked = service.traces.cleared, _asked(fields, service.models, texts[0])
     wish = _wish(fields, service, asked, prefix, reference)
     kinds, top_k = _kinds(fields), whole_number(fields, "top_k", least=1, most=MOST_TOP) or 8
     model = asked.model
@@ -70,7 +71,7 @@ async def explain(request: Request) -> Response:
         _check_size(looking, asked, wish)
         passed = looking.look(model.bundle, asked.text, wish, name=model.name, run=model.place.run, check=check)
         document = _document(asked, passed, kinds, top_k)
-        return as_json({"id": service.traces.put(passed), **document})
+        return as_json({"id": service.traces.put(passed, cleared=cleared), **document})
 
     return await in_time(service.settings.timeout, "explained", service.engine.run(work, client=client.name))
 
@@ -118,8 +119,10 @@ def _wish(fields: Fields, service: Service, asked: _Asked, prefix: str, referenc
     longest = whole_number(fields, "max_length", least=1, most=9999)
     chosen = whole_number(fields, "chosen", least=0, most=settings.widest_beam - 1) or 0
     if isinstance(model, TextModel):
-        if prefix or reference is not None or (beam, alpha, longest) != (None, None, None):
-            raise invalid(f"{model.name} translates nothing, so beam, alpha, max_length, target_prefix and reference are not for it")
+        if prefix or chosen or reference is not None or (beam, alpha, longest) != (None, None, None):
+            raise invalid(
+                f"{model.name} translates nothing, so beam, alpha, max_length, target_prefix, reference and chosen are not for it"
+            )
         return Wished()
     if longest is not None:
         longest = min(longest, MOST_TIMES * len(model.bundle.source_tokenizer.encode(asked.text)) + MOST_MORE)

@@ -49,7 +49,8 @@ def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
     line = {"file": "model/attention.py", "line": 41, "text": "weights = …", "around": [], "place": "1"}
     step = {
         "number": 7, "title": "Softmax", "section": "3.2.1", "equation": "softmax(s)", "prose": "…", "mathml": "<math>…</math>",
-        "tables": [], "checks": [number], "lines": [line], "tensor": place, "difference": 3e-8, "command": f"dragoman explain {model} …",
+        "tables": [], "checks": [number], "lines": [line], "tensor": place, "given": {"weights": place},
+        "difference": 3e-8, "command": f"dragoman explain {model} …",
     }  # fmt: skip
     run = {"name": model, "pair": "en-de", "status": "running", "best_step": 500}
     evaluation = {
@@ -61,7 +62,8 @@ def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
     answers = {
         "/api/v1/explain": {
             "id": f"t_{'5e' * 16}", "model": {"name": model, "heads": 1, "d_model": 128},
-            "source": {"text": "A", "pieces": ["A"], "ids": [17], "unk": []}, "beam": 4, "alpha": 0.6,
+            "source": {"text": "A", "pieces": ["A"], "ids": [17], "unk": []},
+            "target": {"text": "Ein", "pieces": ["Ein"], "ids": [23], "unk": []}, "read": ["<s>"], "beam": 4, "alpha": 0.6,
             "candidates": [{**found, "path": [0], "behind_from": None}], "chosen": 0, "beam_tree": [], "steps": [token], "reference": None,
             "attention": {"cross": {"shape": [1, 1, 1, 1], "u8": "/w=="}},
             "walk": [{"name": place, "eq": "1", "file": line["file"], "line": 41, "shape": [1, 1, 1]}], "timing_ms": {"search": 12.5},

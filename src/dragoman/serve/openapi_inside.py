@@ -126,7 +126,10 @@ def _body(models: Models, settings: ServeSettings) -> Schema:
             "q": {**texts_schema(settings, many=False), "pattern": HAS_TEXT},
             "source": _STRING,
             "target": _STRING,
-            "model": {"enum": [model.name for model in models.everything], "description": "One that translates nothing."},
+            "model": {
+                "enum": [model.name for model in models.everything],
+                "description": "Its name; one of a single pair, or of one text, needs no source and target.",
+            },
             **search,
             "top_k": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_TOP, "description": "Tokens that could have stood there."},
             "attention": kinds,
@@ -156,7 +159,8 @@ def _explanation() -> Schema:
     search: Schema = {"beam": _COUNT, "alpha": _NUMBER, "candidates": a_list(candidate), "chosen": _COUNT, "beam_tree": a_list(_OPEN)}
     return an_object(
         {
-            "id": _STRING, "model": _OPEN, "source": an_object(side), **search, "steps": a_list(scored),
+            "id": _STRING, "model": _OPEN, "source": an_object(side), "target": an_object(side), "read": a_list(_STRING), **search,
+            "steps": a_list(scored),
             "reference": {"anyOf": [{"type": "null"}, an_object({**side, "steps": a_list(scored)})]},
             "attention": {"type": "object", "additionalProperties": picture}, "walk": a_list(tensor), "timing_ms": _OPEN,
             "detected": an_object({"confidence": _NUMBER, "language": _STRING}),
@@ -173,6 +177,6 @@ def _step() -> Schema:
         {
             "number": _COUNT, "title": _STRING, "section": _STRING, "equation": _STRING, "prose": _STRING, "mathml": _STRING,
             "tables": a_list(table), "checks": a_list(check), "lines": a_list(line), "tensor": _STRING, "difference": _NUMBER,
-            "command": _STRING,
+            "given": _OPEN, "command": _STRING,
         }
     )  # fmt: skip

@@ -91,11 +91,17 @@ class Traces:
         self.most, self.most_bytes = most, most_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Pass] = OrderedDict()
+        self.cleared = 0  # how often all were forgotten
 
-    def put(self, passed: Pass) -> str:
-        """Keeps a pass, and returns its number; the oldest make room."""
+    def put(self, passed: Pass, *, cleared: int | None = None) -> str:
+        """Keeps a pass, and returns its number; the oldest make room.
+
+        ``cleared`` is what it was when the pass was asked for: one whose model has gone since is not kept.
+        """
         number = f"t_{secrets.token_hex(16)}"
         with self._lock:
+            if cleared is not None and cleared != self.cleared:
+                return number
             self._kept[number] = passed
             while len(self._kept) > self.most or (len(self._kept) > 1 and self._size() > self.most_bytes):
                 self._kept.popitem(last=False)
@@ -110,6 +116,7 @@ class Traces:
         """Forgets all, as when the models that they were made by have gone."""
         with self._lock:
             self._kept.clear()
+            self.cleared += 1
 
     @property
     def size(self) -> int:

@@ -1,5 +1,6 @@
-"""The page: files of the package, sent as they are, under a policy that lets them fetch nothing from elsewhere."""
+"""The page: files of the package, sent as they are or compressed, under a policy that lets them fetch nothing from elsewhere."""
 
+import gzip
 import hashlib
 import re
 from importlib.resources import files
@@ -37,12 +38,21 @@ async def file(request: Request) -> Response:
 
 def _answer(request: Request, name: str, *, vary: bool = False) -> Response:
     found = _NAME.fullmatch(name)
-    resource = ROOT.joinpath(*name.split("/")) if found else None
-    if found is None or resource is None or not resource.is_file():
+    if found is None or not ROOT.joinpath(*name.split("/")).is_file():
         raise RefusalError(404, "Not found")
-    content = resource.read_bytes()
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY, **({"Vary": "Accept"} if vary else {})}
+    zipped = re.search(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", request.headers.get("accept-encoding", "")) is not None
+    content, tag = _content(name, zipped=zipped)
+    headers = {
+        "ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY,
+        "Vary": "Accept, Accept-Encoding" if vary else "Accept-Encoding", **({"Content-Encoding": "gzip"} if zipped else {}),
+    }  # fmt: skip
     if tag in re.findall(r'"[^"]*"', request.headers.get("if-none-match", "")):
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=f"{_TYPES[found['kind']]}; charset=utf-8", headers=headers)
+
+
+def _content(name: str, *, zipped: bool) -> tuple[bytes, str]:
+    """A file of the package, compressed or as it is, and its tag."""
+    content = ROOT.joinpath(*name.split("/")).read_bytes()
+    tag = hashlib.sha256(content).hexdigest()[:32]
+    return (gzip.compress(content, mtime=0), f'"{tag}-gzip"') if zipped else (content, f'"{tag}"')

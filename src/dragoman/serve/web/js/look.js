@@ -18,7 +18,7 @@ export async function look(store, more) {
   try {
     found = { explanation: await explain(question(store.state, more), signal) };
   } catch (error) {
-    found = { problem: error.message };
+    found = { problem: error.message, locked: error.status === 403 };
   }
   if (!signal.aborted) store.set({ ...found, busy: false });
 }

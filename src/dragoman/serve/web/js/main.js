@@ -15,7 +15,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const store = createStore({
   view: "translate", layer: null, head: null, token: null, target: null, kind: null, step: null,
   models: null, inside: true, model: null, pair: null, text: "", options: {},
-  explanation: null, busy: false, problem: "", theme: "light",
+  explanation: null, busy: false, problem: "", locked: false, theme: "light",
 });
 
 // The address

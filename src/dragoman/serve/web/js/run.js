@@ -6,15 +6,15 @@ import { fill, h, number, table } from "./dom.js";
 
 const EVERY = 2000; // milliseconds between two looks at a run that goes on
 const ROWS = 12; // of a table
-let place, body, timer;
+let store, place, body, timer;
 let name = null, run = null; // whose log it is, and what of it is known
 let reading = null;
 
 export const view = {
   name: "run",
 
-  mount(section) {
-    place = section;
+  mount(section, itsStore) {
+    [place, store] = [section, itsStore];
     section.append(body = h("div"));
   },
 
@@ -43,6 +43,7 @@ async function read() {
     if (!before || more.status !== before.status || more.next !== before.next) draw();
   } catch (error) {
     if (own === name && !run) fill(body, h("p", { class: "error" }, error.message));
+    if (error.status === 403) store.set({ locked: true });
     if (error.status === 404) return;
   } finally {
     if (reading === own) reading = null;

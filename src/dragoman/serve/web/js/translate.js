@@ -45,6 +45,7 @@ export const view = {
   show(state) {
     const before = seen;
     seen = { ...state };
+    if (state.locked) part.key.hidden = false; // and it stays: the key may be wrong
     if (before.model !== state.model || before.pair !== state.pair) newModel(state);
     else if (before.explanation !== state.explanation) showPieces(state);
   },
@@ -110,7 +111,7 @@ async function translate(text, pair) {
     if (going?.signal !== signal) return; // another has begun
     fill(part.status, signal.aborted && `Stopped after ${seconds()}.`);
     fill(part.error, !signal.aborted && error.message);
-    if (error.status === 403) part.key.hidden = false;
+    if (error.status === 403) store.set({ locked: true });
   }
   if (going?.signal === signal) running(false);
 }
