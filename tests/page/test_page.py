@@ -74,6 +74,8 @@ def test_nothing_is_wrong_for_those_who_cannot_see_it(translated: Opens) -> None
         found[view, "phone"] = faults_of(page, "scrollable-region-focusable", "target-size")
         page.set_viewport_size({"width": 320, "height": 640})
         assert page.evaluate("document.documentElement.scrollWidth") <= 320, view
+        ends = page.locator("caption:visible").evaluate_all("(captions) => captions.map((each) => each.getBoundingClientRect().right)")
+        assert max(ends, default=0) <= 320, view
         page.set_viewport_size({"width": 1280, "height": 800})
     assert found == {place: [] for place in found}
 

@@ -161,6 +161,14 @@ def test_nothing_is_wrong_for_those_who_cannot_see_it(page: Any) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
 
 
+def test_an_equation_is_whole_on_a_projector(page: Any) -> None:
+    page.set_viewport_size({"width": 1024, "height": 768})
+    show(page, "paper", "&step=3")
+    page.wait_for_selector("#paper h2:has-text('3 Positions')")
+    assert page.eval_on_selector("#paper [aria-label=Equation]", "(equation) => equation.scrollWidth <= equation.clientWidth")
+    page.set_viewport_size({"width": 1280, "height": 720})
+
+
 def test_colours_change_with_the_theme(page: Any) -> None:
     show(page, "attention")
     before = picture(page, "figure.wide canvas")
@@ -179,8 +187,11 @@ def test_another_way_is_what_a_target_prefix_gives(translated: Opens, found: Exp
     assert [row[0] for row in rows] == [piece for piece, _ in steps[1]["top"]]
     assert shares(rows, 1) == pytest.approx([p for _, p in steps[1]["top"]], abs=5.1e-5)
     said = [place for place, row in enumerate(rows, start=1) if row[2] == "Use this instead"]
+    columns = "(two) => getComputedStyle(two).gridTemplateColumns.split(' ').length"
+    assert page.locator("#steps .two").evaluate(columns) == 1  # the whole width, as long as nothing stands beside it
     page.click(f"#use-{said[0]}")
     page.wait_for_selector("#take")
+    assert page.locator("#steps .two").evaluate(columns) == 2
     prefix = f"{found.target.side.pieces[0]} {rows[said[0] - 1][0]}"
     other = explain(found.bundle, TEXT, target_prefix=prefix)
     assert f"“{prefix}”" in page.inner_text("#steps")
@@ -272,6 +283,7 @@ def test_the_walk_follows_what_is_chosen(page: Any, found: Explanation) -> None:
     page.wait_for_selector("#paper .chart .mark", state="attached")
     assert page.locator("#paper .chart .curve").count() == 4  # two curves and their signs
     show(page, "attention", "&kind=encoder&token=99&layer=99&head=99")
+    page.wait_for_selector(f"#a-row-{len(found.source.pieces)}[aria-pressed=true]")  # what was shown before stays until this is there
     assert page.locator("[id^=a-row-][aria-pressed=true]").inner_text() == found.source.pieces[-1]
     show(page, "steps", "&target=99")
     page.wait_for_selector(f"#own-{len(found.target.side.ids)}[aria-pressed=true]")

@@ -87,16 +87,17 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     """Why a training ended, its best checkpoint, and what one may do next."""
     from dragoman.training.report import Report
 
-    progress = trainer.progress
+    progress, minutes = trainer.progress, trainer.settings.max_minutes or 0
+    over = "the minute is over" if minutes == 1 else f"the {minutes:g} minutes are over"
     why = {
         "max_steps": "all steps done",
-        "max_minutes": f"the {trainer.settings.max_minutes or 0:g} minutes are over, with the last evaluation {progress.seconds / 60:.1f},",
+        "max_minutes": f"{over} ({progress.seconds / 60:.1f} with the last evaluation)",
         "patience": "no better evaluation for long enough",
         "interrupted": "interrupted",
     }[reason]
     more = {
         "max_steps": f" --max-steps {2 * progress.step}",
-        "max_minutes": f" --max-minutes {2 * (trainer.settings.max_minutes or 0):g}",
+        "max_minutes": f" --max-minutes {2 * minutes:g}",
         "patience": " --set training.patience=0",
         "interrupted": "",
     }[reason]

@@ -35,8 +35,8 @@ def tokens(found: Explanation, focus: Focus, stack: str) -> Step:
         f"The text becomes {len(source.ids)} ids of a vocabulary of {len(tokenizer):,} entries: {kind}. {ends} From here on the model sees "
         "numbers alone.",
         m.equation(f"n = {len(source.ids)} , V = {len(tokenizer):,}"),
-        (Table("The text in pieces", ("position", "piece", "id"), rows),),
-        (Check("ids, decoded to text and encoded again", len(ids), len(ids) - differ, differ, len(ids)),),
+        (Table("The text in pieces", ("position, from 0", "piece", "id"), rows),),
+        (Check("ids that come back when decoded and encoded", len(ids), len(ids) - differ, differ, len(ids)),),
         lines_of(trace, "tokenizer.ids"),
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ function controls({ kind, kinds, layer, layers, head, heads, keys, ends, single 
     h("fieldset", { class: "row" }, h("legend", {}, "Who looks at what"), kinds.map((each) => {
       const attributes = { type: "radio", name: "kind", id: `a-${each}`, value: each, checked: each === kind };
       const name = NAMES[single ? "encoder" : each];
-      return h("label", {}, h("input", { ...attributes, onchange: () => store.set({ kind: each }) }), ` ${name}`);
+      return h("label", {}, h("input", { ...attributes, onchange: () => store.set({ kind: each }) }), ` ${name} (${each})`);
     })),
     h("div", { class: "row" },
       menu("Layer", "a-layer", counted(layers, "layer"), layer, (chosen) => store.set({ layer: chosen })),

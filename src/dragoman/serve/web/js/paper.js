@@ -65,7 +65,7 @@ function showStep(step) {
   const { steps } = found, at = steps.indexOf(step), checks = h("ul", { class: "checks" }, h("li", {}, "Computing …"));
   const go = (to, id, text, more) =>
     h("button", { type: "button", id, disabled: !to, onclick: () => store.set({ step: to.number }), ...more }, text);
-  refill(part.list, go(steps[at - 1], "p-back", "Back"), go(steps[at + 1], "p-on", "On"),
+  refill(part.list, go(steps[at - 1], "p-back", "Back"), go(steps[at + 1], "p-on", "Next"),
     steps.map((each) => go(each, `p-${each.number}`, String(each.number), {
       title: each.title, "aria-label": `${each.number}: ${each.title}`, "aria-current": each === step && "step",
     })));

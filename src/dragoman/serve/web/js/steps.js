@@ -14,7 +14,7 @@ export const view = {
     store = itsStore;
     part.text = h("input", { type: "text", size: 40, dir: "auto" });
     part.form = h("form", { class: "row", onsubmit: compare },
-      h("label", {}, "A translation of yours ", part.text), h("button", {}, "Compare"));
+      h("label", {}, "A translation of yours, to be judged token by token ", part.text), h("button", {}, "Compare"));
     section.append(part.form, part.body = h("div", {}));
   },
 
