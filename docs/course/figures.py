@@ -16,7 +16,7 @@ import torch
 
 from dragoman.explain.attention import head_habits
 from dragoman.explain.cost import total_operations
-from dragoman.model import scaled_dot_product_attention, sinusoids
+from dragoman.model import causal_mask, padding_mask, scaled_dot_product_attention, sinusoids
 from dragoman.presets import count_parameters, resolve_config
 from dragoman.training.schedule import paper_rate
 
@@ -230,6 +230,70 @@ def feed_forward() -> str:
     return picture(590, 268, "Right answers after so many updates: the wider the feed-forward network, the sooner", parts)
 
 
+def masks() -> str:
+    """Who may look at whom: the decoder's mask, and that of a sentence of three words padded to five."""
+    parts = []
+    padded = padding_mask(torch.tensor([[7, 8, 9, 0, 0]]) != 0)
+    rows = (("decoder: nothing that comes later", causal_mask(5)), ("padding: at no time", padded))
+    for number, (title, mask) in enumerate(rows):
+        left = 70 + 300 * number
+        parts.append(word(left + 75, 20, title, kind="quiet"))
+        for query, keys in enumerate(mask.expand(*mask.shape[:-2], 5, 5).reshape(5, 5).tolist()):
+            parts.append(word(left - 8, 52 + 30 * query, f"{query + 1}", kind="quiet", anchor="end"))
+            parts += [block(left + 30 * key, 34 + 30 * query, 26, 26, kind="ink" if may else "ink plain") for key, may in enumerate(keys)]
+        parts.append(word(left + 75, 206, "full: may look", kind="quiet small"))
+    return picture(600, 216, "The decoder's mask is a triangle; padding is a column that nobody sees", parts)
+
+
+def three_models() -> str:
+    """The stacks of the three kinds of model, and who looks at whom in them."""
+    kinds = {
+        "encoder-decoder": ("the source looks at itself", "the target looks back", "and at the source", "next token"),
+        "decoder-only": ("the text looks back", "next token"),
+        "encoder-only": ("the text looks at itself", "the masked tokens"),
+    }
+    parts = []
+    for number, (name, boxes) in enumerate(kinds.items()):
+        left = 12 + 226 * number
+        parts.append(word(left + 100, 216, name))
+        for place, text in enumerate(boxes):
+            last = place == len(boxes) - 1
+            parts += [
+                block(left, 166 - 42 * place, 200, 30, kind="otherink plain" if last else "ink plain"),
+                frame(left, 166 - 42 * place, 200, 30),
+            ]
+            parts.append(word(left + 100, 186 - 42 * place, text, kind="otherink" if last else "ink"))
+            parts += [] if last else [curve([(left + 100, 166 - 42 * place), (left + 100, 154 - 42 * place)], kind="line")]
+    return picture(690, 226, "The same layers three times: what looks at what, and what is predicted, from below upwards", parts)
+
+
+def chain(title: str, boxes: Sequence[tuple[str, str]], *, columns: int) -> str:
+    """Boxes with a title and a line each, one leading to the next, so many in a row."""
+    parts = []
+    for place, (name, line) in enumerate(boxes):
+        left, top = 10 + 172 * (place % columns), 12 + 76 * (place // columns)
+        parts += [block(left, top, 150, 54, kind="ink plain"), frame(left, top, 150, 54)]
+        parts += [word(left + 75, top + 23, name, kind="ink"), word(left + 75, top + 42, line, kind="quiet small")]
+        if place % columns < columns - 1 and place < len(boxes) - 1:
+            parts.append(curve([(left + 150, top + 27), (left + 172, top + 27)], kind="line"))
+    return picture(10 + 172 * columns, 14 + 76 * math.ceil(len(boxes) / columns), title, parts)
+
+
+def from_scratch() -> str:
+    """The eight functions of the exercise, and what each needs."""
+    boxes = (
+        ("attention", "equation (1)"), ("heads", "3.2.2"), ("mask", "3.2.3"), ("positions", "3.5"),
+        ("encoder layer", "all of these"), ("loss", "5.4"), ("schedule", "equation (3)"), ("beam step", "6.1"),
+    )  # fmt: skip
+    return chain("Eight functions: four parts of a layer, the layer, and what trains and uses it", boxes, columns=4)
+
+
+def first_translator() -> str:
+    """From two files to a better translator."""
+    boxes = (("two files", "a sentence a line"), ("train", "a run folder"), ("report.html", "how it went"), ("evaluate", "where it fails"))
+    return chain("Two files are trained on, the report is read, errors are found, and the next training is better", boxes, columns=4)
+
+
 def imported() -> str:
     """What an import does, from left to right."""
     parts = []
@@ -293,6 +357,10 @@ PICTURES: dict[str, Callable[[], str]] = {
     "smoothing": smoothing,
     "distance": distance,
     "heads": heads,
+    "masks": masks,
+    "three-models": three_models,
+    "from-scratch": from_scratch,
+    "first-translator": first_translator,
     "feed-forward": feed_forward,
     "residual-and-norm": residual_and_norm,
     "imported": imported,
