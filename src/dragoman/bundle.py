@@ -325,8 +325,23 @@ def mark_checkpoint(run: Path, mark: str, checkpoint: Path) -> None:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """The run's whole checkpoints, oldest first."""
+    return [folder for folder in _checkpoint_folders(run) if (folder / "config.json").is_file()]
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The checkpoint that a run goes on from, None before the first.
+
+    Raises DragomanError when the newest has lost its config.json: going on from an older one would undo what was trained without a word.
+    """
+    newest = next(iter(_checkpoint_folders(run)[::-1]), None)
+    if newest is not None and not (newest / "config.json").is_file():
+        raise DragomanError(f"{newest}: config.json is not there, so the run cannot go on from it; put it back, or remove the whole folder")
+    return newest
+
+
+def _checkpoint_folders(run: Path) -> list[Path]:
     named = [folder for folder in (run / "checkpoints").glob("step-*") if folder.name.removeprefix("step-").isdecimal()]
-    return sorted((folder for folder in named if (folder / "config.json").is_file()), key=step_of)
+    return sorted(named, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:

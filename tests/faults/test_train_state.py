@@ -300,6 +300,26 @@ def test_settings_whose_end_is_lost_are_refused_and_not_filled_up(data: Path, tm
     assert train(run, None, "--max-steps", "4") == 0
 
 
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_newest_checkpoint_that_is_not_whole_is_refused(
+    steps: int, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an older one nor fresh weights may take its place without a word."""
+    run = tmp_path / "run"
+    for end in range(2, steps + 1, 2):
+        assert train(run, data if end == 2 else None, "--max-steps", str(end)) == 0
+    newest = run / "checkpoints" / f"step-{steps:06}"
+    lost = (newest / "config.json").read_bytes()
+    (newest / "config.json").unlink()
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "6", "--quiet") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{newest}: config.json is not there, so the run cannot go on from it" in line
+    assert newest.is_dir()
+    (newest / "config.json").write_bytes(lost)
+    assert train(run, None, "--max-steps", "6") == 0
+
+
 def test_changed_settings_are_told_and_those_of_model_and_data_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -290,7 +290,7 @@ def test_forwarded_addresses_count_only_when_the_proxy_is_trusted(pair: Path) ->
 
 def test_suggestions_become_training_data(pair: Path, tmp_path: Path) -> None:
     path = tmp_path / "better.tsv"
-    with echoing(pair, suggestions=path) as client:
+    with echoing(pair, suggestions=path, batch_limit=1) as client:
         assert client.form("/suggest", {"q": "a\tman\n", "s": "ein Mann", **BASE}).json == {"success": True}
         assert client.post("/suggest", {"q": " ", "s": "b", **BASE}).error == "Invalid request: q and s must have text"
     assert path.read_text("utf-8") == "a man\tein Mann\ten\tde\n"

@@ -340,7 +340,7 @@ def _passing_folder(out: Path) -> Iterator[Path]:
 
 def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device", ranks: "Ranks") -> "Trainer":
     """A trainer of fresh weights or those of the model to go on from, or of the newest checkpoint and at its place."""
-    from dragoman.bundle import Bundle, list_checkpoints, load_bundle
+    from dragoman.bundle import Bundle, load_bundle, newest_checkpoint
     from dragoman.devices import keep_freed_memory
     from dragoman.model.build import build_model
     from dragoman.training.start import starting_model
@@ -348,7 +348,7 @@ def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.devi
 
     keep_freed_memory()
     settings, source, target = prepared.config, prepared.source_tokenizer, prepared.target_tokenizer
-    checkpoint = next(iter(list_checkpoints(run)[::-1]), None)
+    checkpoint = newest_checkpoint(run)
     seed_everything(settings.training.seed)
     if checkpoint:
         model = load_bundle(checkpoint).model

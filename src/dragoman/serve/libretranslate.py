@@ -107,7 +107,7 @@ async def suggest(request: Request) -> Response:
     client = service.admit(request, fields)
     source, target = language_of(fields, "source"), language_of(fields, "target")
     pair = string_of(fields, "q"), string_of(fields, "s")
-    check_length(pair, client, service)
+    check_length(pair[:1], client, service, given=pair[1:])
     models = service.models
     for code in (source, target):
         if code not in models.codes:

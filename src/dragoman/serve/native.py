@@ -144,7 +144,7 @@ async def score(request: Request) -> Response:
     check_known(fields, SCORE_FIELDS)
     sources, _ = texts_of(fields)
     targets, _ = texts_of(fields, "translation")
-    check_length([*sources, *targets], client, service)
+    check_length(sources, client, service, given=targets)
     request.state.sizes = {"texts": len(sources), "characters": sum(map(len, [*sources, *targets]))}
     if len(sources) != len(targets):
         raise invalid(f"{len(sources)} texts in q but {len(targets)} in translation")

@@ -79,9 +79,9 @@ class Wish:
         return html_document(text, split=self.split) if self.html else document_of(text, split=self.split)
 
 
-def check_length(texts: Sequence[str], client: Client, service: Service) -> None:
-    """Raises RefusalError for more characters, counted over all texts, or more texts than the client may send at once."""
-    size, limit = sum(map(len, texts)), service.settings.batch_limit
+def check_length(texts: Sequence[str], client: Client, service: Service, *, given: Sequence[str] = ()) -> None:
+    """Raises RefusalError for more texts than the client may send at once, or more characters in them and their ``given`` translations."""
+    size, limit = sum(map(len, [*texts, *given])), service.settings.batch_limit
     if limit and len(texts) > limit:
         raise invalid(f"request ({len(texts)} texts) exceeds batch limit ({limit})")
     if client.char_limit and size > client.char_limit:
