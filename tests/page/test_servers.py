@@ -76,6 +76,20 @@ def test_a_server_with_keys_asks_for_one(open_page: Opens, toy: Path, tmp_path: 
         page.wait_for_selector("#translate .token[title*=', id ']")
 
 
+def test_what_is_said_of_a_model_follows_the_server(open_page: Opens, toy: Path) -> None:
+    """A server that is told to reads a newer checkpoint; the page asks again after a translation, and keeps what it found."""
+    with serving(toy, device="cpu") as client:
+        page = open_page(client=client)
+        newer = client.get("/api/v1/models").json
+        newer["models"][0]["step"] = 12345
+        page.route("**/api/v1/models", lambda route: route.fulfill(json=newer))
+        page.fill("#text", TEXT)
+        page.click("button.main")
+        page.wait_for_selector("#facts:has-text('step 12,345')")
+        page.wait_for_selector(".tinted, .doubt")
+        assert page.inner_text(".said")
+
+
 def test_a_run_without_a_checkpoint_shows_its_curves(open_page: Opens, tmp_path: Path) -> None:
     run = write_run(tmp_path / "young", status="running")
     shutil.rmtree(run / "checkpoints")

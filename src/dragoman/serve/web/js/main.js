@@ -15,7 +15,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 const store = createStore({
   view: "translate", layer: null, head: null, token: null, target: null, kind: null, step: null,
   models: null, inside: true, model: null, pair: null, text: "", options: {},
-  explanation: null, busy: false, problem: "", locked: false, theme: "light",
+  explanation: null, translated: 0, busy: false, problem: "", locked: false, theme: "light",
 });
 
 // The address
@@ -86,13 +86,28 @@ function notice(state, waits) {
 async function loadModels() {
   try {
     const { models, languages, explain = true } = await getJson("api/v1/models");
-    fill(find("model"), choices(models, languages).map(({ label, ...choice }) => h("option", { value: JSON.stringify(choice) }, label)));
+    offer(models, languages);
     store.set({ models, inside: explain, problem: "" });
     chooseModel();
   } catch (error) {
     store.set({ problem: error.status === 503 ? "" : error.message });
     setTimeout(loadModels, 2000);
   }
+}
+
+/** The server may have read a newer checkpoint since: what is said of the models follows, and what was chosen and found stays. */
+async function renewModels() {
+  const { models, languages } = await getJson("api/v1/models").catch(() => ({}));
+  if (!models || JSON.stringify(models) === JSON.stringify(store.state.models)) return;
+  offer(models, languages);
+  store.set({ models });
+  showFacts();
+}
+
+function offer(models, languages) {
+  const list = find("model"), chosen = list.value;
+  fill(list, choices(models, languages).map(({ label, ...choice }) => h("option", { value: JSON.stringify(choice) }, label)));
+  if ([...list.options].some(({ value }) => value === chosen)) list.value = chosen;
 }
 
 /** What can be chosen: a pair of languages and who translates it, or a model that does not translate. */
@@ -109,14 +124,19 @@ export function choices(models, languages) {
 }
 
 function chooseModel() {
-  const { run, pair } = JSON.parse(find("model").value || "{}");
+  store.set({ ...showFacts(), explanation: null, problem: "" });
+}
+
+/** Says of the chosen model what it is, and gives it and its pair. */
+function showFacts() {
+  const { run, pair = null } = JSON.parse(find("model").value || "{}");
   const { models } = store.state;
   const model = models.find((each) => each.run === run) ?? models.find(({ pairs }) => pairs.some(({ target }) => target === pair?.target));
   const bleu = model?.scores?.bleu;
   fill(find("facts"), model && [
     model.run, model.step && `step ${number(model.step)}`, bleu && `BLEU ${bleu.toFixed(1)}`, `${number(model.parameters)} parameters`,
   ].filter(Boolean).join(", "));
-  store.set({ model, pair: pair ?? null, explanation: null, problem: "" });
+  return { model, pair };
 }
 
 // Light and dark, keys
@@ -148,6 +168,7 @@ setTheme(dark.matches ? "dark" : "light");
 store.set(placeIn(location.hash));
 store.subscribe((state, names) => {
   if (names.includes("view")) state.problem = ""; // to try again
+  if (names.includes("translated")) renewModels();
   keepAddress(state, names);
   showView(state);
 });

@@ -134,6 +134,7 @@ function finish({ text, sentences, warnings }, seconds) {
   fill(part.said, text);
   fill(part.status, [seconds, `${number(tokens)} tokens`, ...warnings].join(", "));
   lookAt(0);
+  store.set({ translated: store.state.translated + 1 });
 }
 
 /** The sentence that all views are about. */
