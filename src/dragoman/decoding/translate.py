@@ -158,6 +158,8 @@ class Translator:
                 _log.warning("%s: there is nothing to translate, so the prefix %r is left out", where, prefix)
             with of_line(first_line + number):
                 wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
+                for each in wanted[-1]:
+                    search.limits(each)  # now, and not after others were translated in vain
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             found = iter(find([part for line in wanted for part in line], batch_tokens))
         translations = [
