@@ -144,7 +144,12 @@ def _search(settings: ServeSettings) -> Schema:
     return {
         "beam": {"type": ["integer", "null"], "minimum": 1, "maximum": settings.widest_beam},
         "alpha": {"type": ["number", "null"], "minimum": -10, "maximum": 10},
-        "n_best": {"type": ["integer", "null"], "minimum": 1, "maximum": settings.widest_beam},
+        "n_best": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": settings.widest_beam,
+            "description": "At most beam, where that is given.",
+        },
         "max_length": {"anyOf": [{"type": ["integer", "null"], "minimum": 1, "maximum": 9999}, {"type": "string", "pattern": LENGTHS}]},
         "no_repeat_ngram": {"type": ["integer", "null"], "minimum": 0, "maximum": 100},
         "split": {"type": ["boolean", "null"], "description": "Translate each sentence of a line by itself."},
@@ -159,14 +164,8 @@ def _models() -> dict[str, Any]:
 
 def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
     search, pairs = _search(settings), pairs_schema(models)
-    own: Schema = {"properties": {"beam": {"type": "null"}}}
-    beams = [
-        {"required": ["beam"], "properties": {"beam": {"const": beam}, "n_best": {"type": ["integer", "null"], "maximum": beam}}}
-        for beam in range(1, settings.widest_beam + 1)
-    ]
-    narrow: Schema = {"anyOf": [own, *beams]}
-    many = {**request_schema({"q": texts_schema(settings), **search}, ["q"], pairs, more=False), "allOf": [narrow]}
-    one = {**request_schema({"q": texts_schema(settings, many=False), **search}, ["q"], pairs, more=False), "allOf": [narrow]}
+    many = request_schema({"q": texts_schema(settings), **search}, ["q"], pairs, more=False)
+    one = request_schema({"q": texts_schema(settings, many=False), **search}, ["q"], pairs, more=False)
     event = an_object({"event": {"enum": ["start", "step", "done", "error"]}, "data": _STRING}, optional=("event", "data"))
     streamed = {"description": "start, then a step each, then done or error.", "content": {"text/event-stream": {"schema": event}}}
     stream = operation("A translation as it is being found.", {}, body=one, example=_example(models))
