@@ -3,17 +3,22 @@
     python benchmarks/serve_latency.py runs/mine --text test.en --output result.json
 
 Start: seconds from the command to the first good /health, those of reading the model in a process of its own, and the memory of the
-idle server beside the size of the weights. Overhead: requests a second of 16 connections from two processes, and their 99th percentile,
-where texts are turned round instead of translated. Latency: the median for one client with a sentence of about 20 pieces and a beam of
+idle server, that part of it which no other process shares, and what Python has taken when it has imported PyTorch and nothing else, beside
+the size of the weights. Overhead: requests a second of 16 connections, and their 99th percentile, where texts are turned
+round instead of translated; asked by wrk where it is installed, and by two processes of Python, which take more of the machine than the
+server does, where it is not. Latency: the median for one client with a sentence of about 20 pieces and a beam of
 4, beside that of the same call without HTTP; and the first step of a stream, beside the time until the search has made its first.
 """
 
 import argparse
 import asyncio
 import json
+import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +29,7 @@ from served import Connection, about, finish, resident, sentences_of, server
 
 BASE = {"source": "en", "target": "de"}
 PIECES = 20
+UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}  # in milliseconds
 
 _WITHOUT = """
 import json, sys, time
@@ -77,15 +83,22 @@ def start(model: Path) -> dict[str, Any]:
         with urllib.request.urlopen(f"http://{host}:{port}/health") as answer:
             assert answer.status == 200
         seconds = time.perf_counter() - began
-        memory = resident(process)
+        memory, private = resident(process), resident(process, "RssAnon")
     with _without(model) as other:
         assert other.stdout is not None
         alone = json.loads(other.stdout.readline())
     weights = (resolve_model(model) / "model.safetensors").stat().st_size
     return {
         "seconds_to_healthy": round(seconds, 2), "seconds_of_reading_the_model": round(alone, 2),
-        "megabytes": round(memory / 1e6, 1), "megabytes_of_weights": round(weights / 1e6, 1),
+        "megabytes": round(memory / 1e6, 1), "private_megabytes": round(private / 1e6, 1),
+        "megabytes_after_importing_torch": round(_megabytes_of_torch(), 1), "megabytes_of_weights": round(weights / 1e6, 1),
     }  # fmt: skip
+
+
+def _megabytes_of_torch() -> float:
+    command = [sys.executable, "-c", "import torch; print(open('/proc/self/status').read())"]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return int(re.findall(r"VmRSS:\s+(\d+)", said)[0]) * 1024 / 1e6
 
 
 def _without(model: Path) -> "subprocess.Popen[str]":
@@ -93,12 +106,36 @@ def _without(model: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def overhead(model: Path, seconds: float) -> dict[str, float]:
+def overhead(model: Path, seconds: float) -> dict[str, Any]:
     """Requests a second and the 99th percentile in milliseconds, around a translator that turns texts round."""
-    with server(model, "--batch", "64", fake=True) as (host, port, _), ProcessPoolExecutor(2) as pool:
+    with server(model, "--batch", "64", fake=True) as (host, port, _):
+        return _by_wrk(host, port, seconds) if shutil.which("wrk") else _by_python(host, port, seconds)
+
+
+def _by_wrk(host: str, port: int, seconds: float) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        body = json.dumps({"q": "A man rides a horse.", **BASE})
+        script.write(f"wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\nwrk.body = '{body}'\n")
+        script.flush()
+        command = ["wrk", "--threads", "1", "--connections", "16", "--duration", f"{seconds:.0f}s", "--latency", "--script", script.name]
+        said = subprocess.run([*command, f"http://{host}:{port}/translate"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    if "Non-2xx" in said or "Socket errors" in said:
+        sys.exit(said)
+    percentiles = {name: float(value) * UNITS[unit] for name, value, unit in re.findall(r"(\d\d)%\s+([\d.]+)(us|ms|s)", said)}
+    return {
+        "asked_by": "wrk",
+        "requests_a_second": round(float(re.findall(r"Requests/sec:\s+([\d.]+)", said)[0])),
+        "p50_milliseconds": percentiles["50"],
+        "p99_milliseconds": percentiles["99"],
+    }
+
+
+def _by_python(host: str, port: int, seconds: float) -> dict[str, Any]:
+    with ProcessPoolExecutor(2) as pool:
         jobs = [pool.submit(_ask_for, host, port, seconds, 8) for _ in range(2)]
         taken = [each for job in jobs for each in job.result()]
     return {
+        "asked_by": "two processes of Python",
         "requests_a_second": round(len(taken) / seconds),
         "p50_milliseconds": round(1000 * statistics.median(taken), 2),
         "p99_milliseconds": round(1000 * statistics.quantiles(taken, n=100)[-1], 2),

@@ -136,10 +136,10 @@ def offline(model: Path, sentences: Sequence[str], *options: str) -> tuple[list[
     return text.split("\n")[:-1], seconds[1] - seconds[0]
 
 
-def resident(process: int) -> int:
-    """Bytes of memory of a process."""
+def resident(process: int, kind: str = "VmRSS") -> int:
+    """Bytes of memory of a process; of ``RssAnon`` those that are its alone, without the files of programs that are mapped into it."""
     for line in Path(f"/proc/{process}/status").read_text("utf-8").splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * 1024
     return 0
 

@@ -31,7 +31,8 @@ from dragoman.serve.settings import ServeSettings
 
 Result = TypeVar("Result")
 
-_IDLE_SECONDS = 0.005  # that an idle engine waits for company of a text
+_NEWCOMER_SECONDS = 0.001  # that a batch with room waits for company, and again while some comes,
+_ROUNDS = 5  # so often at most
 _GOING = 4  # batches of continuations side by side
 _SLICE_SECONDS = 0.05  # of one of them, before others have their turn
 _CHARACTERS = 3  # that a token has at least on average; what has more tokens makes two batches of one
@@ -112,8 +113,11 @@ class Engine:
         futures = await self._submit(client, work)
         return [future.result() for future in await _all_done(futures)]
 
-    async def run(self, work: Callable[[Callable[[], None]], Result], *, client: str) -> Result:
-        """What ``work`` returns, done alone in the engine's thread. It gets a function that raises once nobody waits any more."""
+    async def run(self, work: Callable[[Callable[[], None]], Result], *, client: str | None) -> Result:
+        """What ``work`` returns, done alone in the engine's thread. It gets a function that raises once nobody waits any more.
+
+        Without a client it is the server's own work, for which there is always a place.
+        """
         (future,) = await _all_done(await self._submit(client, [(None, work, 1)]))
         result: Result = future.result()
         return result
@@ -143,16 +147,16 @@ class Engine:
         finally:
             closed.set()
 
-    async def _submit(self, client: str, work: Sequence[tuple[Any, Any, int]]) -> list["asyncio.Future[Any]"]:
+    async def _submit(self, client: str | None, work: Sequence[tuple[Any, Any, int]]) -> list["asyncio.Future[Any]"]:
         futures = [self._loop.create_future() for _ in work]
         items = [Item(key, job, size, self._answer(future), future.done) for future, (key, job, size) in zip(futures, work, strict=True)]
         await self._enter(client, items)
         return futures
 
-    async def _enter(self, client: str, items: Sequence[Item]) -> None:
+    async def _enter(self, client: str | None, items: Sequence[Item]) -> None:
         """Puts items into the queue once there is room."""
         deadline = self._loop.time() + self.settings.max_wait
-        while self._queue.waiting >= self.settings.queue:
+        while client is not None and self._queue.waiting >= self.settings.queue:
             self._room.clear()
             left = deadline - self._loop.time()
             with suppress(TimeoutError):
@@ -163,7 +167,7 @@ class Engine:
         if self._ending:
             raise busy("Server is shutting down", seconds=10)
         with self._ready:
-            self._queue.put(client, next(self._numbers), items)
+            self._queue.put(client or "", next(self._numbers), items)
             self._ready.notify()
 
     def _answer(self, future: "asyncio.Future[Any]") -> Callable[[Any], None]:
@@ -207,14 +211,29 @@ class Engine:
         """What to do now, waiting for it where nothing is going on; None at the end."""
         settings = self.settings
         with self._ready:
-            if not self._queue.waiting and not self._going:
+            if not self._going:
                 self._ready.wait_for(lambda: self._queue.waiting or self._ending)
                 if not self._queue.waiting:
                     return None
-                if not self._ending and settings.batch > 1:
-                    self._ready.wait_for(lambda: self._queue.waiting >= settings.batch, _IDLE_SECONDS)
+        if not self._going:
+            self._wait_for_company()
+        with self._ready:
             full = len(self._going) >= _GOING
             return self._queue.take(settings.batch, settings.batch_tokens, put_off=lambda key: full and isinstance(key, Drawing))
+
+    def _wait_for_company(self) -> None:
+        """Until nobody else comes, a batch is full, or it has been long enough; without being woken for each that comes.
+
+        Clients that have just got their answers ask again at once: without this they and those that wait would take turns for ever, in two
+        batches of half the size.
+        """
+        for _ in range(_ROUNDS):
+            before = self._queue.waiting
+            if before >= self.settings.batch or self._ending:
+                return
+            time.sleep(_NEWCOMER_SECONDS)
+            if self._queue.waiting == before:
+                return
 
     def _do(self, batch: Sequence[Item]) -> None:
         """All of a batch that is done at once."""

@@ -1,10 +1,12 @@
 """What all routes share: the settings, the loaded models, the engine, who may ask; and the life of these."""
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from starlette.requests import Request
@@ -65,10 +67,18 @@ class Service:
         return self._models is not None and not self.ending
 
     async def load(self, places: Sequence[Place]) -> None:
-        """Reads the models, if there are any; DragomanError for what is wrong with one. What the old ones computed is forgotten."""
+        """Reads the models, if there are any; DragomanError for what is wrong with one. What the old ones computed is forgotten.
+
+        They are read in the thread that computes with them: of a second thread that computes, OpenMP would keep helpers, and with more of
+        these than there are cores each step of a translation waits for the system to wake one.
+        """
         if places:
-            self._models = await asyncio.to_thread(Models.load, places, device=self.settings.device, precision=self.settings.precision)
+            load = partial(Models.load, places, device=self.settings.device, precision=self.settings.precision)
+            self._models = await self.engine.run(lambda check: load(), client=None)
             self.traces.clear()
+            gc.unfreeze()  # the models before, if there are any, may go
+            gc.collect()
+            gc.freeze()  # looking through all that stays would take a tenth of a second each time, in the middle of a request
 
     async def reload(self) -> None:
         """Reads the models again, the newest checkpoints of runs, and takes them all at once; what is being decoded keeps its own.
