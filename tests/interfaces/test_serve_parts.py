@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from command_line import tiny_bundle
 from dragoman.cli import main
 from dragoman.errors import DragomanError, UsageError
-from serving import ServeSettings
+from serving import ServeSettings, serving
 
 from dragoman.serve.app import application  # isort: skip  # after serving, which skips where the extra is missing
 from dragoman.serve.detect import Profile, detect  # isort: skip
@@ -27,6 +28,7 @@ from dragoman.serve.engine import Engine  # isort: skip
 from dragoman.serve.html_text import html_document  # isort: skip
 from dragoman.serve.keys import Keyring, Turnstile, changing, new_key, read_keys, write_keys  # isort: skip
 from dragoman.serve.metrics import Metrics  # isort: skip
+from dragoman.serve.models import Models  # isort: skip
 from dragoman.serve.queue import FairQueue, Item  # isort: skip
 from dragoman.serve.refusals import RefusalError  # isort: skip
 from dragoman.serve.segments import assembled, document_of, sentences_of  # isort: skip
@@ -264,6 +266,39 @@ def test_work_that_nobody_waits_for_any_more_makes_room(monkeypatch: pytest.Monk
         return found
 
     assert asyncio.run(main_()) == "done"
+
+
+def test_the_servers_own_work_has_a_place_and_is_done_where_all_is_computed() -> None:
+    """Models are read there: a second thread that computes would leave helpers behind that make each step of a search wait."""
+
+    async def main_() -> tuple[str, str]:
+        engine, go_on = Engine(ServeSettings(queue=1, max_wait=0), Metrics()), threading.Event()
+        first = asyncio.create_task(engine.run(lambda check: go_on.wait(20), client="a"))
+        await asyncio.sleep(0.3)
+        second = asyncio.create_task(engine.run(lambda check: "done", client="b"))
+        await asyncio.sleep(0)
+        assert engine.waiting == 1
+        own = asyncio.create_task(engine.run(lambda check: threading.current_thread().name, client=None))
+        with pytest.raises(RefusalError, match="busy"):
+            await engine.run(lambda check: "refused", client="c")
+        go_on.set()
+        found = await asyncio.wait_for(asyncio.gather(first, second, own), 5)
+        engine.stop()
+        engine.join(5)
+        return found[1], found[2]
+
+    assert asyncio.run(main_()) == ("done", "dragoman-engine")
+
+
+def test_models_are_read_in_the_thread_that_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    load = Models.load.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        Models, "load", classmethod(lambda cls, *args, **more: threads.append(threading.current_thread().name) or load(cls, *args, **more))
+    )
+    with serving(tiny_bundle(tmp_path / "model"), device="cpu") as client:
+        assert client.get("/health").status == 200
+    assert threads == ["dragoman-engine"]
 
 
 def test_a_server_that_ends_still_says_how_it_is() -> None:
