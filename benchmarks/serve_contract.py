@@ -27,7 +27,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     program = Path(sys.executable).with_name("st")
-    common = [str(program), "run", f"{options.address}/openapi.json", "--checks", "all", "-n", str(options.examples), "--no-color"]
+    common = [str(program), "run", f"{options.address}/openapi.json", "--checks", "all", "-n", str(options.examples)]
+    common += ["--no-color", "--request-timeout", "120"]
     worst, runs = 0, []
     for seed in options.seeds:
         for routes, more in (

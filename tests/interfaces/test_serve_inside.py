@@ -367,7 +367,7 @@ def test_no_text_comes_into_the_log(folder: Path, caplog: pytest.LogCaptureFixtu
 
 def test_one_text_is_one_text_with_all_that_comes_with_it(folder: Path) -> None:
     with serving(folder / "paper", device="cpu", batch_limit=1) as client:
-        answer = client.post("/api/v1/explain", {**SHORT, "reference": "ona", "target_prefix": "rem", "attention": []})
+        answer = client.post("/api/v1/explain", {**SHORT, "model": None, "reference": "ona", "target_prefix": "rem", "attention": []})
         assert answer.status == 200, answer.body
         scored = client.post("/api/v1/score", {"q": "ona", "translation": "bek", "source": "aa", "target": "bb"})
         assert scored.status == 200, scored.body

@@ -84,7 +84,7 @@ def test_the_curves_of_a_run_are_those_of_its_log(served: tuple[Client, Path]) -
     assert (answer.status, answer.error) == (404, "alone is a bundle without its run, so there is no log of it")
     for name in ("none", "..%2Fmine", "%2e%2e", "mine%00"):
         assert client.get(f"/api/v1/runs/{name}").status == 404
-    for wrong in ("-1", "x", "1.5", "10000000000"):
+    for wrong in ("-1", "x", "1.5", "10000000000", ""):
         assert client.get(f"/api/v1/runs/mine?from={wrong}").status == 400
     with (run / "log.jsonl").open("ab") as log:
         log.write(b"[" * 100_000 + b"\n")

@@ -127,7 +127,7 @@ def _body(models: Models, settings: ServeSettings) -> Schema:
             "source": _STRING,
             "target": _STRING,
             "model": {
-                "enum": [model.name for model in models.everything],
+                "enum": [*(model.name for model in models.everything), None],
                 "description": "Its name; one of a single pair, or of one text, needs no source and target.",
             },
             **search,
