@@ -1,12 +1,12 @@
-"""A trained model in three formats: the greedy translations of Multi30k's 1,000 test sentences by each, and how many are Dragoman's own.
+"""A trained model in other programs' formats: greedy translations of Multi30k's 1,000 test sentences, and how many are Dragoman's own.
 
     python benchmarks/formats.py --model RUN --output benchmarks/formats.json
     python benchmarks/formats.py --minutes 60 --output benchmarks/formats.json
 
 RUN is a model of English to German, of raw text or of the published byte pairs (`benchmarks/multi30k.py`); without one a model of the
-preset tiny is trained for so many minutes. It is exported to CTranslate2 in float32 and in 8 bits and to ONNX, and test_2016_flickr is
-translated by each, greedily and with at most 60 tokens, and by CTranslate2 with beam 4 as well, unless --greedy is given. Test sentences
-from DRAGOMAN_DATA (or ../shared/data). It needs `pip install 'dragoman[ctranslate2,onnx]'`.
+preset tiny is trained for so many minutes. It is exported to Hugging Face, to CTranslate2 in float32 and in 8 bits, and to ONNX; each
+translates test_2016_flickr greedily and with at most 60 tokens, CTranslate2 with beam 4 as well, unless --greedy is given. Test sentences
+from DRAGOMAN_DATA (or ../shared/data). It needs `pip install 'dragoman[ctranslate2,onnx,huggingface]'`.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from sacrebleu.metrics import BLEU
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.translate import Translator
-from dragoman.interop import ctranslate2, onnx
+from dragoman.interop import ctranslate2, huggingface, onnx
 from dragoman.interop.ctranslate2_engine import CTranslate2Engine, Prepared
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("DRAGOMAN_DATA", HERE.parents[1] / "shared" / "data")) / "multi30k"
 MOST = 60  # tokens of an output
-BATCH = 50  # sentences that onnxruntime translates together
+BATCH = 50  # sentences that onnxruntime and transformers translate together
 
 
 def main() -> None:
@@ -49,7 +49,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         bundle = load_bundle(options.model or trained(Path(scratch) / "run", options.minutes))
         facts = compared(bundle, Path(scratch), options.sentences, beams=[1] if options.greedy else [1, 4])
-    facts["command"] = " ".join(["python", "benchmarks/formats.py", *sys.argv[1:]])
+    given = [Path(each).name if options.model and each == str(options.model) else each for each in sys.argv[1:]]
+    facts["command"] = " ".join(["python", "benchmarks/formats.py", *given])
     print(json.dumps(facts, indent=2))
     if options.output:
         options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -85,6 +86,8 @@ def compared(bundle: Bundle, scratch: Path, sentences: int, *, beams: Sequence[i
         engine = CTranslate2Engine(bundle, Prepared(folder, None), precision="int8" if kind == "int8" else "fp32")
         there = Translator(bundle, engine=engine)
         outputs |= {named(f"ctranslate2 {kind}", beam): texts(there, sources, beam=beam, **search) for beam in beams}
+    found["huggingface"] = huggingface.export_model(bundle, scratch / "huggingface")[0].to_json()
+    outputs["huggingface"] = by_transformers(scratch / "huggingface", sources)
     found["onnx"] = onnx.export_model(bundle, scratch / "onnx")[0].to_json()
     outputs["onnx"] = by_onnx(bundle, scratch / "onnx", sources)
     return {
@@ -112,6 +115,21 @@ def facts_of(lines: Sequence[str], outputs: dict[str, list[str]], name: str, ref
     own = outputs["dragoman, beam 4" if name.endswith("beam 4") else "dragoman"]
     bleu = BLEU().corpus_score(list(lines), [list(references)])
     return {"same as dragoman": sum(one == other for one, other in zip(lines, own, strict=True)), "bleu": round(bleu.score, 2)}
+
+
+def by_transformers(folder: Path, sources: Sequence[str]) -> list[str]:
+    """Greedy translations by MarianMTModel and AutoTokenizer, from text to text, sentences of similar length together."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    order, found = sorted(range(len(sources)), key=lambda place: len(sources[place])), {}
+    for start in range(0, len(order), BATCH):
+        places = order[start : start + BATCH]
+        batch = tokenizer([sources[place] for place in places], padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            made = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=MOST)
+        found.update(zip(places, tokenizer.batch_decode(made, skip_special_tokens=True), strict=True))
+    return [found[place] for place in range(len(sources))]
 
 
 def by_onnx(bundle: Bundle, folder: Path, sources: Sequence[str]) -> list[str]:
