@@ -28,7 +28,7 @@ def main() -> int:
     options = parser.parse_args()
     program = Path(sys.executable).with_name("st")
     common = [str(program), "run", f"{options.address}/openapi.json", "--checks", "all", "-n", str(options.examples)]
-    common += ["--no-color", "--request-timeout", "120"]
+    common += ["--no-color", "--request-timeout", "120", "--max-response-time", "60"]
     worst, runs = 0, []
     for seed in options.seeds:
         for routes, more in (

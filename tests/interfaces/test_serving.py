@@ -288,6 +288,14 @@ def test_forwarded_addresses_count_only_when_the_proxy_is_trusted(pair: Path) ->
             assert answer.json["translatedFileUrl"].startswith(start)
 
 
+def test_an_empty_number_is_none_in_a_form_of_a_page_and_wrong_elsewhere(server: Client) -> None:
+    page = server.form("/translate", {"q": "a man", "alternatives": "", "format": "", **BASE})
+    assert (page.status, "alternatives" in page.json) == (200, False)
+    for name in ("beam", "alpha", "n_best", "no_repeat_ngram"):
+        answer = server.post("/api/v1/translate", {"q": "a man", name: "", **BASE})
+        assert (answer.status, answer.error) == (400, f"Invalid request: {name} parameter is not a number")
+
+
 def test_suggestions_become_training_data(pair: Path, tmp_path: Path) -> None:
     path = tmp_path / "better.tsv"
     with echoing(pair, suggestions=path, batch_limit=1) as client:

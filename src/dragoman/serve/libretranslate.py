@@ -13,6 +13,7 @@ from dragoman.serve.languages import AUTO, language_name
 from dragoman.serve.parameters import Fields, format_of, language_of, read_fields, string_of, texts_of, whole_number
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Service
+from dragoman.serve.settings import ServeSettings
 from dragoman.serve.suggestions import HAS_TEXT, keep_suggestion
 from dragoman.serve.translating import Wish, beam_for, check_length, check_pair, translate_texts
 from dragoman.serve.uploads import FORMATS
@@ -31,7 +32,7 @@ async def translate(request: Request) -> Response:
     answer: dict[str, Any] = {"translatedText": _one_or_all([each.text for each in done], many)}
     if wish.source == AUTO:
         answer["detectedLanguage"] = _one_or_all([each.detected.document() for each in done if each.detected], many)
-    if wish.ask.n_best > 1 or (wish.html and whole_number(fields, "alternatives", least=0, most=10**9)):
+    if wish.ask.n_best > 1 or (wish.html and _alternatives(fields, service.settings)):
         answer["alternatives"] = _one_or_all([each.alternatives for each in done], many)
     return with_warnings(as_json(answer), (warning for each in done for warning in each.warnings))
 
@@ -45,11 +46,17 @@ def wish_of(fields: Fields, service: Service) -> Wish:
     settings = service.settings
     source, target = language_of(fields, "source"), language_of(fields, "target")
     html = format_of(fields) == "html"
-    alternatives = whole_number(fields, "alternatives", least=0, most=settings.alternatives_limit) or 0
+    alternatives = _alternatives(fields, settings)
     check_pair(service.models, source, target)
     n_best = 1 if html else alternatives + 1
     ask = Ask(beam=beam_for(service, source, target, n_best=n_best), alpha=settings.alpha, n_best=n_best)
     return Wish(source, target, ask, html, settings.split_sentences)
+
+
+def _alternatives(fields: Fields, settings: ServeSettings) -> int:
+    """How many beside the best; none where the field is empty, as pages of forms send it."""
+    empty = fields.get("alternatives") == ""
+    return 0 if empty else whole_number(fields, "alternatives", least=0, most=settings.alternatives_limit) or 0
 
 
 async def languages(request: Request) -> Response:

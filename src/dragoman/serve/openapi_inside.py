@@ -115,7 +115,14 @@ def _body(models: Models, settings: ServeSettings) -> Schema:
     if models.pairs:
         pairs.append({"properties": {"source": {"const": AUTO}, "target": {"enum": sorted({target for _, target in models.pairs})}}})
     translators = [{**pair, "required": ["source", "target"]} for pair in pairs]
-    others = [{"properties": {"model": {"enum": [model.name for model in models.others]}, **none}, "required": ["model"]}]
+    unnamed: Schema = {"source": {"type": "null"}, "target": {"type": "null"}}
+    of_one_pair = {"enum": [model.name for model in models.models if len(model.place.pairs) == 1]}
+    of_one_text = {"enum": [model.name for model in models.others]}
+    others = [
+        {"properties": {"model": named, **also}, "required": ["model"]}
+        for named, also in ((of_one_pair, unnamed), (of_one_text, none))
+        if named["enum"]
+    ]
     kinds: Schema = {
         "anyOf": [a_list({"enum": list(KINDS)}), {"type": "null"}],
         "description": "The attention to send pictures of. Of up to 64 pieces all kinds, of more none, unless this says.",
@@ -124,8 +131,8 @@ def _body(models: Models, settings: ServeSettings) -> Schema:
         "type": "object",
         "properties": {
             "q": {**texts_schema(settings, many=False), "pattern": HAS_TEXT},
-            "source": _STRING,
-            "target": _STRING,
+            "source": {"type": ["string", "null"]},
+            "target": {"type": ["string", "null"]},
             "model": {
                 "enum": [*(model.name for model in models.everything), None],
                 "description": "Its name; one of a single pair, or of one text, needs no source and target.",
@@ -136,7 +143,7 @@ def _body(models: Models, settings: ServeSettings) -> Schema:
             "api_key": {"type": ["string", "null"]},
         },
         "required": ["q"],
-        "anyOf": [*translators, *(others if models.others else [])],
+        "anyOf": [*translators, *others],
     }  # fmt: skip
 
 

@@ -49,8 +49,11 @@ def _example(models: Models, **more: Any) -> dict[str, Any]:
 def _libretranslate(models: Models, settings: ServeSettings) -> dict[str, Any]:
     texts, pairs = texts_schema(settings), pairs_schema(models)
     options: Schema = {
-        "format": {"enum": ["text", "html", None], "description": "html leaves tags as they are; null is text."},
-        "alternatives": {"type": ["integer", "null"], "minimum": 0, "maximum": settings.alternatives_limit},
+        "format": {"enum": ["text", "html", "", None], "description": "html leaves tags as they are; null is text."},
+        "alternatives": {
+            "anyOf": [{"type": ["integer", "null"], "minimum": 0, "maximum": settings.alternatives_limit}, {"const": ""}],
+            "description": "How many beside the best; empty is none.",
+        },
     }
     answer = an_object(
         {

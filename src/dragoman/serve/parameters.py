@@ -149,7 +149,7 @@ def language_of(fields: Fields, name: str) -> str:
 def whole_number(fields: Fields, name: str, *, least: int, most: int) -> int | None:
     """A field that is a whole number, also as text, or not there."""
     value = fields.get(name)
-    if value is None or value == "":
+    if value is None:
         return None
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,9}", value.strip()):
         value = int(value)
@@ -167,7 +167,7 @@ def whole_number(fields: Fields, name: str, *, least: int, most: int) -> int | N
 def number(fields: Fields, name: str, *, least: float, most: float) -> float | None:
     """A field that is a number, also as text, or not there."""
     value = fields.get(name)
-    if value is None or value == "":
+    if value is None:
         return None
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?", value.strip()):
         value = float(value)

@@ -15,7 +15,7 @@ from dragoman.config import Config
 from dragoman.errors import DragomanError
 from dragoman.serve.answers import as_json
 from dragoman.serve.parameters import check_known, read_fields, whole_number
-from dragoman.serve.refusals import RefusalError, invalid
+from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.training.charts import thinned
 from dragoman.training.records import Record, read_log_from, read_run
@@ -39,8 +39,6 @@ async def run(request: Request) -> Response:
     fields = await read_fields(request)
     service.admit(request, fields, counted=False)
     check_known(fields, ("from", "api_key"))
-    if fields.get("from") == "":
-        raise invalid("from parameter is not a number")
     name, start = request.path_params["name"], whole_number(fields, "from", least=0, most=MOST_BYTES) or 0
     folder = service.runs.get(name)
     if folder is None or not _is_run(folder):
