@@ -37,7 +37,7 @@ def main() -> None:
     threading.Thread(target=write, daemon=True).start()
     tracemalloc.start()
     with set_up():
-        translate_files(Job([pipe], folder / "out", folder / "links"), lambda: {}, lambda device, attention: faulty)
+        translate_files(Job([pipe], folder / "out", folder / "links"), lambda: {}, lambda *_: faulty)
     print(tracemalloc.get_traced_memory()[1])
 
 

@@ -21,7 +21,7 @@ from dragoman.cli.evaluation_options import (
     languages_of,
     read_hypotheses,
 )
-from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Products, Quiet, TestSets
+from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet, TestSets, TranslationProducts
 from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
 from dragoman.data.formats.treebank import is_treebank
@@ -78,7 +78,7 @@ def evaluate(
     alpha: Alpha = None,
     max_length: MaxLength = None,
     device: Device = "auto",
-    precision: Products = "fp32",
+    precision: TranslationProducts = "fp32",
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -180,7 +180,8 @@ def _translated(
     test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))
     notify(f"translating {len(test):,} sentences")
     with open_output(output) if output else nullcontext() as stream:
-        system = translating_system(str(model), translator, test, **search)
+        # A type is chosen on what is translated first, before time is taken.
+        system = translating_system(str(model), translator, test, warm_up=work["precision"] == "auto", **search)
         if stream:
             stream.writelines(f"{one_line(text)}\n" for text in system.texts)
     return system, test.plain(bundle.source_tokenizer, bundle.target_tokenizer), bundle.config.data.target

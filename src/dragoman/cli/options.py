@@ -74,7 +74,17 @@ Products = Annotated[
         "--precision",
         metavar="TYPE",
         help="Of the matrix products: fp32; bf16; or int8, on a CPU. The last two are faster where the processor has them, change some "
-        "outputs, and let lines that are translated together touch each other's a little.",
+        "outputs, and let lines that are translated together touch each other's a little. auto is for translate and evaluate alone.",
+    ),
+]
+TranslationProducts = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="TYPE",
+        help="Of the matrix products: fp32; bf16; int8, on a CPU; or auto. bf16 and int8 are faster where the processor has them, change "
+        "some outputs, and let lines that are translated together touch each other's a little. auto takes one of them if it is measured "
+        "to be clearly faster here and changes the scores of the first lines by next to nothing, else fp32, and says which.",
     ),
 ]
 Engine = Annotated[

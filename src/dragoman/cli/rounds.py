@@ -18,6 +18,7 @@ class Done:
     """What became of a window: the output, the lines of its alignments, how many output tokens, and how many texts went in pieces.
 
     ``loops`` are the lines that went round in a loop; of ``terms`` that were to stand in the output ``missed`` are those that do not.
+    ``chosen`` is the precision, where it was chosen.
     """
 
     output: str
@@ -27,6 +28,7 @@ class Done:
     loops: list[int] = field(default_factory=list)
     terms: int = 0
     missed: list[str] = field(default_factory=list)
+    chosen: str = ""
 
 
 Work = Callable[[Window], Done]

@@ -20,16 +20,16 @@ from dragoman.cli.options import (
     Engine,
     JsonLines,
     ModelPath,
-    Products,
     Quiet,
     Resume,
     Scores,
     TextFiles,
+    TranslationProducts,
     Translations,
 )
 from dragoman.cli.prefixes import prefix_file, separated
 from dragoman.cli.rounds import Done, Work
-from dragoman.cli.streams import hush, json_line, notify, one_line
+from dragoman.cli.streams import hush, json_line, launched, notify, one_line
 from dragoman.cli.tally import what_to_say
 from dragoman.cli.whole_files import Job, identity_of, translate_files
 from dragoman.cli.windows import Window
@@ -79,7 +79,7 @@ def translate(
     align_layer: AlignLayer = None,
     attention: AttentionPath = None,
     device: Device = "auto",
-    precision: Products = "fp32",
+    precision: TranslationProducts = "fp32",
     engine: Engine = "torch",
     quiet: Quiet = False,
 ) -> None:
@@ -126,18 +126,29 @@ def _check(asked: Mapping[str, Any]) -> None:
         raise UsageError(f"--engine {engine}: unknown; give torch or ctranslate2")
     if unable := [f"--{name}" for name in ("ensemble", "prefix") if asked[name] and engine != "torch"]:
         raise UsageError(f"--engine {engine} cannot do {', '.join(unable)} as it is done here; leave that out, or --engine")
+    if asked["precision"] == "auto":
+        if engine != "torch":
+            raise UsageError(f"--precision auto does not choose for --engine {engine}; give fp32, bf16 or int8")
+        if launched():
+            raise UsageError("--precision auto: each of several processes would choose for itself; give fp32, bf16 or int8")
 
 
-def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str, attention: "AttentionFile | None") -> Work:
+def _load(
+    asked: Mapping[str, Any], write: Write, layer: int | None, device: str, attention: "AttentionFile | None", chosen: str = ""
+) -> Work:
     """What is done with a window of lines; ``asked`` are the parameters of the command.
 
-    ``layer`` is that of the alignments, 0 for the usual one, None for no alignments.
+    ``layer`` is that of the alignments, 0 for the usual one, None for no alignments. ``chosen`` is the precision that the translation was
+    begun with, where that was chosen.
     """
     settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator
 
     if asked["engine"] == "torch":
-        translator = Translator.load(asked["model"], device=device, ensemble=asked["ensemble"] or (), precision=asked["precision"])
+        if chosen:
+            notify(f"precision: {chosen} (chosen when the translation was begun)")
+        precision: Any = chosen or asked["precision"]
+        translator = Translator.load(asked["model"], device=device, ensemble=asked["ensemble"] or (), precision=precision)
     else:
         translator = _with_ctranslate2(asked, settings["options"], device, scored=write is not _write_text)
     if layer is not None:
@@ -161,6 +172,7 @@ def _load(asked: Mapping[str, Any], write: Write, layer: int | None, device: str
             "".join(f"{each.pharaoh()}\n" for each in alignments if each is not None),
             tokens=sum(len(translation.tokens) for translation in translations),
             split=sum(len(translation.parts) > 1 for translation in translations),
+            chosen=chosen or (translator.choice.precision if translator.choice else ""),
             **what_to_say(window.number, translations),
         )
 

@@ -26,7 +26,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _FORMAT = 2
-_KINDS = {name: type(value) for name, value in vars(Tally()).items()} | {"complete": bool, "files": dict, "input": str, "identity": dict}
+_KINDS = {name: type(value) for name, value in vars(Tally()).items()} | {
+    "chosen": str, "complete": bool, "files": dict, "input": str, "identity": dict,
+}  # fmt: skip
 _CHUNK_BYTES = 1 << 20
 
 
@@ -34,7 +36,7 @@ class Unfinished:
     """The files of one translation while they are written: ``output`` and, if asked for, ``alignment``.
 
     ``identity`` is what must be the same when the work goes on: facts by their names. Opening finds out what is done, the ``tally``:
-    nothing, or with ``resume`` what an earlier process did.
+    nothing, or with ``resume`` what an earlier process did; and which precision was ``chosen`` for it, if one was, for work goes on in it.
     Raises DragomanError or UsageError, and changes nothing, where unfinished work of that name is not this one, or is and ``resume`` was
     not said.
     """
@@ -45,6 +47,7 @@ class Unfinished:
         self.record_path = output.with_name(output.name + RECORD_SUFFIX)
         self.tally = Tally()
         self.complete = False
+        self.chosen = ""
         self._sizes = dict.fromkeys(self.paths, 0)
         self._digests = {name: hashlib.sha256() for name in self.paths}
         self._input = hashlib.sha256()
@@ -105,6 +108,7 @@ class Unfinished:
         self._input.update(window.content)
         self._input_sha256 = self._input.hexdigest()
         self.tally.add(window, done)
+        self.chosen = done.chosen
         self._record()
 
     def publish(self) -> None:
@@ -148,6 +152,7 @@ class Unfinished:
                 self._check_content(partial_of(path), **record["files"][name], name=name)
         self._input_sha256 = record["input"]
         self.tally = Tally(**{name: record[name] for name in vars(self.tally)})
+        self.chosen = record["chosen"]
 
     def _check_identity(self, record: dict[str, Any]) -> None:
         before, now = record["identity"], self.identity
@@ -177,7 +182,7 @@ class Unfinished:
 
     def _read_record(self) -> dict[str, Any] | None:
         try:
-            record = json.loads(self.record_path.read_bytes())
+            record = {"chosen": "", **json.loads(self.record_path.read_bytes())}
             if record["format"] != _FORMAT:
                 raise ValueError(f"format {record['format']}")
             kinds = [(record, _KINDS), *((file, {"bytes": int, "sha256": str}) for file in record["files"].values())]
@@ -245,6 +250,7 @@ class Unfinished:
             "files": {name: {"bytes": self._sizes[name], "sha256": self._digests[name].hexdigest()} for name in self.paths},
             "input": self._input_sha256,
             "identity": self.identity,
+            "chosen": self.chosen,
         }
         write_file(self.record_path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _HARMLESS = {"model", "files", "output", "resume", "device", "quiet", "attention"}
 """Parameters of the command that change no byte of the output, or are checked by themselves."""
 
-Load = Callable[[str, "AttentionFile | None"], Work]
-"""Of a device and a file for attention, what is done with each window."""
+Load = Callable[[str, "AttentionFile | None", str], Work]
+"""Of a device, a file for attention and the precision that was chosen before, if one was, what is done with each window."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _take_part(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, 
     if place.rank == 0:
         _lead(job, identity, load, place)
     elif (start := tell(place, 0)) >= 0:
-        for _ in shared_results(_text(job), load(str(place.device), None), place, start=start):
+        for _ in shared_results(_text(job), load(str(place.device), None, ""), place, start=start):
             pass
 
 
@@ -170,7 +170,7 @@ def _write(job: Job, sink: "Unfinished | _Stream", load: Load, place: "Place | N
     with sink.writing(), nullcontext() if job.attention is None else _attention_file(job.attention) as attention:
         start = sink.tally.lines
         _tell(place, start)
-        work = load(job.device if place is None else str(place.device), attention)
+        work = load(job.device if place is None else str(place.device), attention, sink.chosen)
         source = sink.skip(_text(job))
         done = results(source, work, start=start) if place is None else shared_results(source, work, place, start=start)
         progress = _run(done, sink, job)
@@ -220,6 +220,8 @@ def _tell(place: "Place | None", number: int) -> None:
 
 class _Stream:
     """Standard output, a pipe or a device: each window is written when it is done, and nothing is gone on with."""
+
+    chosen = ""  # nothing before it
 
     def __init__(self, job: Job) -> None:
         self.tally = Tally()

@@ -5,6 +5,7 @@ Shapes:  B sentences   K hypotheses of each   N = B·K rows   V target vocabular
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,11 @@ class EnsembleStep(StepModel[tuple[State, ...]]):
     def reorder(self, state: tuple[State, ...], rows: Tensor) -> tuple[State, ...]:
         """The states of the given rows (B, K)."""
         return tuple(member.reorder(one, rows) for member, one in zip(self.members, state, strict=True))
+
+
+def as_one(members: Sequence[StepModel[Any]]) -> StepModel[Any]:
+    """The only one of the step models, or all of them together."""
+    return members[0] if len(members) == 1 else EnsembleStep(members)
 
 
 def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.decoding.products import OutputProduct, Precision, Product, check_products, feed_forward, with_products
+from dragoman.decoding.products import AskedPrecision, OutputProduct, Precision, Product, check_products, feed_forward, with_products
 from dragoman.decoding.step import StepModel, TransformerStep
 from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
@@ -180,9 +180,9 @@ class PreparedStep(StepModel[Prepared]):
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
-    """Raise UsageError for a precision that there is not, or that the models cannot be prepared for, saying why."""
-    check_products(precision, models[0].output.weight.device)
-    if precision != "fp32" and not all(map(can_prepare, models)):
+    """Raise UsageError for a precision that there is not, or that the models cannot be prepared for, saying why; auto is for all."""
+    check_products(precision, models[0].output.weight.device, known=get_args(AskedPrecision))
+    if precision not in ("fp32", "auto") and not all(map(can_prepare, models)):
         raise UsageError(
             f"{option('precision')}={precision} is for Transformers without rotary positions, QK-norm and fewer heads of keys and values, "
             "whose layers nobody watches; choose fp32"

@@ -5,6 +5,7 @@ Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabula
 
 import copy
 import warnings
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -19,6 +20,11 @@ from dragoman.model.linear import ROWS, Linear, product_rows
 
 Precision = Literal["fp32", "bf16", "int8"]
 """Type of the matrix products: float32, bfloat16, or whole numbers of 8 bits, a scale for each row of a weight and each product's input."""
+AskedPrecision = Literal["auto", "fp32", "bf16", "int8"]
+"""A type, or auto: the fastest whose scores are near float32's (`choose_precision`)."""
+
+FEWEST_NARROW = ROWS // 2
+"""Rows from which a product of bf16 is in bfloat16: fewer are faster as they are, in float32."""
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _ALIGNED = 64  # bytes
@@ -49,7 +55,7 @@ class Product(nn.Module):
                 _check_finite(x)  # what has no largest number has no scale
                 raise
         turned = cast(Tensor, self.turned)
-        if self.narrow is None or x.numel() < ROWS // 2 * x.size(-1):  # few rows are faster as they are
+        if self.narrow is None or x.numel() < FEWEST_NARROW * x.size(-1):
             if self.bias is None:
                 return x @ turned
             rows = x if x.dim() == 2 else x.flatten(0, -2)
@@ -119,10 +125,11 @@ def with_products(module: _Module, precision: Precision) -> _Module:
     return copied.eval()
 
 
-def check_products(precision: str, device: torch.device) -> None:
-    """Raise UsageError for a precision that there is not, or not on that device."""
-    if precision not in get_args(Precision):
-        raise UsageError(f"{option('precision')}={precision}: unknown; choose among {', '.join(get_args(Precision))}")
+def check_products(precision: str, device: torch.device, *, known: Sequence[str] = get_args(Precision)) -> None:
+    """Raise UsageError for a precision that is not one of those ``known``, or not on that device."""
+    if precision not in known:
+        fault = "for translating, whose first texts the choice is checked on" if precision == "auto" else "unknown"
+        raise UsageError(f"{option('precision')}={precision}: {fault}; choose among {', '.join(known)}")
     if precision == "int8" and device.type != "cpu":
         raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
 

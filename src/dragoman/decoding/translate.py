@@ -14,18 +14,20 @@ from torch import Tensor
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.trees import restore, words_of
 from dragoman.decoding.beam import Watch, check_alpha, check_n_best, length_penalty
-from dragoman.decoding.ensemble import EnsembleStep, check_ensemble
+from dragoman.decoding.ensemble import as_one, check_ensemble
+from dragoman.decoding.fastest import Choice, choose_precision
 from dragoman.decoding.glossary import Term
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix, Spelling, stands_in
 from dragoman.decoding.prepared import can_prepare, check_precision, step_of
-from dragoman.decoding.products import Precision
+from dragoman.decoding.products import AskedPrecision
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Engine, Found, Search, Wanted
 from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
 from dragoman.errors import DragomanError, LineError, UsageError, of_line, option
+from dragoman.model import EncoderDecoder
 
 _log = logging.getLogger("dragoman")
 _STOPS = ("length", "repetition", "end", "empty")  # of a text in pieces the first of these that one of them has
@@ -82,24 +84,32 @@ class Translator:
     """
 
     def __init__(
-        self, bundle: Bundle, *, ensemble: Mapping[str, Bundle] | None = None, precision: Precision = "fp32", engine: Engine | None = None
+        self,
+        bundle: Bundle,
+        *,
+        ensemble: Mapping[str, Bundle] | None = None,
+        precision: AskedPrecision = "fp32",
+        engine: Engine | None = None,
     ) -> None:
         """``ensemble`` holds the other bundles by name; ``precision`` is that of the products of `translate`, where scores stay float32.
 
-        An ``engine`` takes the place of the search here, and has products of its own. Raises DragomanError that names a bundle with
-        another vocabulary, UsageError for a precision that the models or their device do not have.
+        With auto it is fp32 unless another type is measured to be clearly faster and is safe for the scores of the first texts that are
+        translated: ``choice`` is then what was chosen, which the log says and which stays. An ``engine`` takes the place of the search
+        here, and has products of its own. Raises DragomanError that names a bundle with another vocabulary, UsageError for a precision that
+        the models or their device do not have.
         """
         self.bundle, self.precision, self.engine = bundle, precision, engine
+        self.choice: Choice | None = None
         self.bundles = (bundle, *(ensemble or {}).values())
         for name, other in (ensemble or {}).items():
             check_ensemble(bundle, "the first model", other, name)
-        check_precision(precision, [each.encoder_decoder for each in self.bundles])
+        check_precision(precision, self._models)
         self._checked: SearchOptions | None = None
-        self._made: tuple[object, list[StepModel[Any]]] | None = None
+        self._made: tuple[object, StepModel[Any]] | None = None
 
     @classmethod
     def load(
-        cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = (), precision: Precision = "fp32"
+        cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = (), precision: AskedPrecision = "fp32"
     ) -> "Translator":
         """The translator of a run folder, checkpoint or bundle, on a device: auto (a GPU where there is one), cpu, cuda, cuda:N or mps.
 
@@ -142,7 +152,6 @@ class Translator:
         texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch)
-        find = search if self.engine is None else partial(self.engine, search)
         if prefixes is not None and len(prefixes) != len(texts):
             raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
         if prefixes is not None and options.tree:
@@ -161,7 +170,10 @@ class Translator:
                 for each in wanted[-1]:
                     search.limits(each)  # now, and not after others were translated in vain
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
-            found = iter(find([part for line in wanted for part in line], batch_tokens))
+            asked = [part for line in wanted for part in line]
+            found = iter(
+                self._settled(search, asked)(asked, batch_tokens) if self.engine is None else self.engine(search, asked, batch_tokens)
+            )
         translations = [
             self._translation([(next(found), part) for part in line], _terms(asked, options), alpha)
             for line, asked in zip(parts, wanted, strict=True)
@@ -177,8 +189,7 @@ class Translator:
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
-            others = [bundle.encoder_decoder for bundle in self.bundles[1:]]
-            return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=others)
+            return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self._models[1:])
 
     def _parts(self, texts: Sequence[str], place: str, first_line: int, *, whole: bool) -> list[list[Part]]:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long.
@@ -245,9 +256,8 @@ class Translator:
                 f"{option('diverse_groups')}={options.diverse_groups} with {option('beam')}={beam}: the groups must share the beam equally"
             )
         self._check_phrases(options)
-        steps = self._steps()
         return Search(
-            self.bundle, EnsembleStep(steps) if len(steps) > 1 else steps[0], longest=self._longest, beam=beam, alpha=alpha, n_best=n_best,
+            self.bundle, self._step(), longest=self._longest, beam=beam, alpha=alpha, n_best=n_best,
             max_length=max_length, options=options, spelling=lambda: self._spelling,
         )  # fmt: skip
 
@@ -256,11 +266,28 @@ class Translator:
         """The most tokens of a side that all models take."""
         return min(longest_taken(bundle.config) for bundle in self.bundles)
 
-    def _steps(self) -> list[StepModel[Any]]:
-        """Step models of the weights as they are, for they take time to make."""
-        made_of = [(*map(_mark, bundle.model.parameters()), can_prepare(bundle.encoder_decoder)) for bundle in self.bundles]
+    def _settled(self, search: Search, texts: Sequence[Wanted]) -> Search:
+        """The search in the type that may have to be chosen first, by a plain search of these texts."""
+        if self.precision != "auto" or self.choice or not texts:
+            return search
+        plain = replace(search, n_best=1, max_length=None, options=SearchOptions(), watch=None)
+        self.choice = choose_precision(plain, [replace(text, prefix=Prefix([], {}), terms=()) for text in texts], self._models)
+        _log.info("%s", self.choice)
+        return replace(search, model=self._step())
+
+    @property
+    def _models(self) -> list[EncoderDecoder]:
+        return [bundle.encoder_decoder for bundle in self.bundles]
+
+    def _step(self) -> StepModel[Any]:
+        """The step model of the weights as they are, for it takes time to make; in float32 until a type is chosen."""
+        models = self._models
+        precision = self.precision
+        if precision == "auto":  # what was chosen for layers that are watched now is not for them
+            precision = self.choice.precision if self.choice and all(map(can_prepare, models)) else "fp32"
+        made_of = [precision, *((*map(_mark, model.parameters()), can_prepare(model)) for model in models)]
         if self._made is None or self._made[0] != made_of:
-            self._made = made_of, [step_of(bundle.encoder_decoder, precision=self.precision) for bundle in self.bundles]
+            self._made = made_of, as_one([step_of(model, precision=precision) for model in models])
         return self._made[1]
 
     @cached_property

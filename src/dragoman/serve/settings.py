@@ -59,6 +59,8 @@ class ServeSettings:
         for name in ("timeout", "file_timeout"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name}={getattr(self, name)}: it must be more than 0 seconds")
+        if self.precision == "auto":
+            raise UsageError("precision=auto: a server has no sentences to choose on before it answers; give fp32, bf16 or int8")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise UsageError(f"public_url={self.public_url}: it must begin with http:// or https://")
         if self.url_prefix and (not self.url_prefix.startswith("/") or self.url_prefix.endswith("/")):
