@@ -222,14 +222,15 @@ class Engine:
             return self._queue.take(settings.batch, settings.batch_tokens, put_off=lambda key: full and isinstance(key, Drawing))
 
     def _wait_for_company(self) -> None:
-        """Until nobody else comes, a batch is full, or it has been long enough; without being woken for each that comes.
+        """Until nobody else comes, several requests fill a batch, or it has been long enough; without being woken for each that comes.
 
         Clients that have just got their answers ask again at once: without this they and those that wait would take turns for ever, in two
-        batches of half the size.
+        batches of half the size, or one long request would have every second batch for itself.
         """
         for _ in range(_ROUNDS):
-            before = self._queue.waiting
-            if before >= self.settings.batch or self._ending:
+            with self._ready:
+                before, requests = self._queue.waiting, self._queue.requests
+            if self._ending or (before >= self.settings.batch and requests > 1):
                 return
             time.sleep(_NEWCOMER_SECONDS)
             if self._queue.waiting == before:

@@ -36,6 +36,11 @@ class FairQueue:
         line.extend(items)
         self.waiting += len(line) - before
 
+    @property
+    def requests(self) -> int:
+        """How many have something here."""
+        return sum(map(len, self.clients.values()))
+
     def take(self, most: int, budget: int, *, put_off: Callable[[Hashable], bool] = lambda key: False) -> list[Item]:
         """The next items to do together: at most so many, of a size within the budget together, but at least one if any waits whose key is
         not put off.
@@ -47,8 +52,7 @@ class FairQueue:
         taken: list[Item] = []
         counts: dict[int, int] = {}
         size = 0
-        alone = sum(len(requests) for requests in self.clients.values()) == 1
-        share = most if alone else max(most // _SHARE, 1)
+        share = most if self.requests == 1 else max(most // _SHARE, 1)
         misses = 0
         while self.clients and len(taken) < most and misses < len(self.clients):
             client, requests = next(iter(self.clients.items()))
