@@ -186,6 +186,7 @@ def test_a_walk_refuses_what_there_is_not(server: Client, asked: dict[str, Any])
         ({"model": "none"}, 404, "there is no model 'none'; there are paper, decoder-only, encoder-only"),
         ({"model": "decoder-only", "beam": 2}, 400, "decoder-only translates nothing"),
         ({"model": "decoder-only", "chosen": 1}, 400, "decoder-only translates nothing"),
+        ({"model": "decoder-only", "source": 5}, 400, "Invalid request: source must be a string"),
         ({"beam": 17}, 400, "beam parameter must be <= 16"),
         ({"top_k": 51}, 400, "top_k parameter must be <= 50"),
         ({"beam": 2, "chosen": 2}, 400, "candidate 3: the search gave 2"),

@@ -86,6 +86,9 @@ def _asked(fields: Fields, models: Models, text: str) -> _Asked:
     """The model of a request: of its name, or of its languages. Raises RefusalError where there is none."""
     name = fields.get("model")
     model = None
+    for code in ("source", "target"):
+        if fields.get(code) is not None:
+            string_of(fields, code)  # also where they are not needed
     if name is not None:
         model = models.named(string_of(fields, "model"))
         if model is None:
