@@ -388,8 +388,16 @@ def test_an_evaluation_may_choose_too(desk: Path, monkeypatch: pytest.MonkeyPatc
     timed(monkeypatch, bf16=0.95, int8=0.97)
     Path("test.aa").write_text("ona bek\nkip\n", "utf-8")
     Path("test.bb").write_text("ona bek\nkip\n", "utf-8")
+    translate, chosen_before = Translator.translate, []
+
+    def watched(translator: Translator, texts: list[str], **options: Any) -> Any:
+        chosen_before.append(translator.choice is not None)
+        return translate(translator, texts, **options)
+
+    monkeypatch.setattr(Translator, "translate", watched)
     assert main(["evaluate", "model", "--test", "test", "--precision", "auto", "--device", "cpu", "--bootstrap", "0"]) == 0
     assert "dragoman: precision: fp32 (bf16 and int8 are not clearly faster here)\n" in capfd.readouterr().err
+    assert chosen_before == [False, True], "the choice is not in the seconds"
 
 
 @pytest.mark.parametrize(
