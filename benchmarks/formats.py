@@ -49,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         bundle = load_bundle(options.model or trained(Path(scratch) / "run", options.minutes))
         facts = compared(bundle, Path(scratch), options.sentences, beams=[1] if options.greedy else [1, 4])
-    given = [Path(each).name if options.model and each == str(options.model) else each for each in sys.argv[1:]]
+    given = ["RUN" if options.model and each == str(options.model) else each for each in sys.argv[1:]]
     facts["command"] = " ".join(["python", "benchmarks/formats.py", *given])
     print(json.dumps(facts, indent=2))
     if options.output:

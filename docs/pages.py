@@ -93,7 +93,8 @@ def result_rows(what: str, result: dict[str, Any]) -> Iterator[str]:
         return
     threads = result.get("threads", result.get("cores"))
     where = [str(result[name]) for name in ("device", "machine") if name in result]
-    where += [f"{threads} {'thread' if str(threads) == '1' else 'threads'}"] if threads else []
+    if threads and not isinstance(threads, list):  # else a figure: how many there were at the beginning and at the end
+        where += [f"{threads} {'thread' if str(threads) == '1' else 'threads'}"]
     where += [f"PyTorch {result['torch']}"] if "torch" in result else []
     lines = "<br>".join(line.replace("|", "\\|") for line in figures(result))
     yield f"| {what}<br>`{result['command']}` | {lines} | {'<br>'.join([result.get('date', ''), *where])} |"
@@ -113,20 +114,21 @@ def figures(result: dict[str, Any]) -> Iterator[str]:
             yield f"BLEU {name}: {score['mean']}{spread}"
         return
     for name, value in result.items():
-        if name in _ABOUT:
+        if name in _ABOUT and not (name == "threads" and isinstance(value, list)):
             continue
         if name == "contenders":
             for contender, measured in value.items():
                 yield f"{contender}: {' · '.join(single(measured))}"
         elif name == "models":
             for model, runs in value.items():
-                for run in runs:
+                for run in runs if isinstance(runs, list) else [runs]:
                     yield f"{model}: {' · '.join(single(run))}"
         elif isinstance(value, dict):
             if inner := " · ".join(single(value)):
                 yield f"{spoken(name)}: {inner}"
         elif isinstance(value, list):
-            yield f"{spoken(name)}: {len(value)}"
+            numbers = all(isinstance(each, int | float) for each in value)
+            yield f"{spoken(name)}: {', '.join(map(shown, value)) if numbers else len(value)}"
         else:
             yield f"{spoken(name)}: {shown(value)}"
 

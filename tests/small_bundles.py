@@ -49,6 +49,7 @@ def random_sentences(count: int, *, longest: int = 12, words: int = 12, seed: in
 
 
 @cache
+@torch.inference_mode(mode=False)  # whoever needs it first
 def fx_toy() -> Bundle:
     """FX-TOY: trained a little on 200 sentences of 2 to 8 words and their reversals; more peaked than random, still in doubt."""
     choose = random.Random(0)

@@ -221,6 +221,21 @@ def test_rough_products_are_seen_however_few_texts_there_are(precision: Any) -> 
 
 
 @torch.inference_mode()
+def test_few_texts_are_searched_for_often_enough_to_be_rough() -> None:
+    _, search, wanted = searched(TEXTS[:1], beam=4)
+    exact = [found[0].hypothesis for found in search(wanted, 4096)]
+    started = []
+
+    class Counting(Around):
+        def start(self, source: Tensor, source_mask: Tensor) -> Any:
+            started.append(len(source))
+            return super().start(source, source_mask)
+
+    harm_of(Counting(search.model), search, wanted, exact)
+    assert started == [1, products.FEWEST_NARROW // 4]
+
+
+@torch.inference_mode()
 def test_outputs_that_lose_score_are_seen_where_log_probabilities_are_near() -> None:
     """A step that is right about what float32 says, and wrong about a word that it never says."""
     _, search, wanted = searched(TEXTS[:4])
@@ -248,6 +263,23 @@ def test_both_bounds_count_and_no_number_is_near() -> None:
     assert not Harm(1.01 * fastest.NEAR).safe
     assert not Harm(0.0, 1.01 * fastest.WORSE).safe
     assert not Harm(math.nan).safe
+
+
+@pytest.mark.parametrize("row", [0, 3])
+@torch.inference_mode()
+def test_a_sentence_without_numbers_is_seen_wherever_it_stands(row: int) -> None:
+    _, search, wanted = searched(TEXTS[:4])
+    exact = [found[0].hypothesis for found in search(wanted, 4096)]
+
+    class Broken(Around):
+        def next(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+            log_probs, state = super().next(tokens, state)
+            log_probs.view(4, -1, log_probs.size(1))[row] = math.nan
+            return log_probs, state
+
+    harm = harm_of(Broken(search.model), search, wanted, exact)
+    assert math.isnan(harm.apart)
+    assert not harm.safe
 
 
 @torch.inference_mode()
@@ -356,8 +388,16 @@ def test_an_evaluation_may_choose_too(desk: Path, monkeypatch: pytest.MonkeyPatc
     timed(monkeypatch, bf16=0.95, int8=0.97)
     Path("test.aa").write_text("ona bek\nkip\n", "utf-8")
     Path("test.bb").write_text("ona bek\nkip\n", "utf-8")
+    translate, chosen_before = Translator.translate, []
+
+    def watched(translator: Translator, texts: list[str], **options: Any) -> Any:
+        chosen_before.append(translator.choice is not None)
+        return translate(translator, texts, **options)
+
+    monkeypatch.setattr(Translator, "translate", watched)
     assert main(["evaluate", "model", "--test", "test", "--precision", "auto", "--device", "cpu", "--bootstrap", "0"]) == 0
     assert "dragoman: precision: fp32 (bf16 and int8 are not clearly faster here)\n" in capfd.readouterr().err
+    assert chosen_before == [False, True], "the choice is not in the seconds"
 
 
 @pytest.mark.parametrize(

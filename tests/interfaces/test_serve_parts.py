@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,6 +269,48 @@ def test_work_that_nobody_waits_for_any_more_makes_room(monkeypatch: pytest.Monk
     assert asyncio.run(main_()) == "done"
 
 
+@pytest.mark.parametrize(
+    ("batch", "here", "come", "waits"),
+    [
+        (4, [1], [], 1),
+        (4, [1], [1], 2),
+        (4, [1], [1] * 9, 3),
+        (9, [1], [1] * 9, 5),
+        (4, [4], [1], 1),
+        (4, [3, 1], [], 0),
+        (1, [1], [], 0),
+    ],
+    ids=["nobody comes", "one comes", "until a batch is full", "five times at most", "one long request", "several fill it", "no room"],
+)
+def test_a_batch_with_room_waits_while_somebody_comes(
+    batch: int, here: list[int], come: list[int], waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, slept = threading.Event(), []
+
+    async def main_() -> None:
+        engine = Engine(ServeSettings(batch=batch), Metrics())
+
+        def put(texts: int) -> None:
+            number = next(engine._numbers)
+            engine._queue.put(str(number), number, [Item("key", None, 1, lambda result: None, over.is_set)] * texts)
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            for texts in come[len(slept) - 1 : len(slept)]:
+                put(texts)
+
+        monkeypatch.setattr("dragoman.serve.engine.time", SimpleNamespace(sleep=sleep))
+        for texts in here:
+            put(texts)
+        assert engine._next_batch()
+        over.set()
+        engine.stop()
+        engine.join(5)
+
+    asyncio.run(main_())
+    assert slept == [0.001] * waits
+
+
 def test_the_servers_own_work_has_a_place_and_is_done_where_all_is_computed() -> None:
     """Models are read there: a second thread that computes would leave helpers behind that make each step of a search wait."""
 
@@ -296,8 +339,10 @@ def test_models_are_read_in_the_thread_that_computes(tmp_path: Path, monkeypatch
     monkeypatch.setattr(
         Models, "load", classmethod(lambda cls, *args, **more: threads.append(threading.current_thread().name) or load(cls, *args, **more))
     )
+    gc.unfreeze()
     with serving(tiny_bundle(tmp_path / "model"), device="cpu") as client:
         assert client.get("/health").status == 200
+        assert gc.get_freeze_count() > 10_000  # what stays is not looked through again
     assert threads == ["dragoman-engine"]
 
 

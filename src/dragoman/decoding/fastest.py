@@ -142,7 +142,8 @@ def harm_of(rough: StepModel[Any], search: Search, texts: Sequence[Wanted], exac
     """
     forced = forced_scores(rough, search, texts, [each.tokens for each in exact])
     pairs = [zip(own, each.token_scores, strict=True) for own, each in zip(forced, exact, strict=True)]
-    apart = max(fmean(abs(one - other) for one, other in pair) for pair in pairs)
+    differences = [fmean(abs(one - other) for one, other in pair) for pair in pairs]
+    apart = max(differences, key=lambda each: math.inf if math.isnan(each) else each)  # what is no number is the farthest
     if not apart <= NEAR:
         return Harm(apart)
     repeated = [*texts] * -(-FEWEST_NARROW // (len(texts) * search.beam))

@@ -170,10 +170,9 @@ class Translator:
                 for each in wanted[-1]:
                     search.limits(each)  # now, and not after others were translated in vain
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
-            asked = [part for line in wanted for part in line]
-            found = iter(
-                self._settled(search, asked)(asked, batch_tokens) if self.engine is None else self.engine(search, asked, batch_tokens)
-            )
+            every = [part for line in wanted for part in line]
+            find = self._settled(search, every) if self.engine is None else partial(self.engine, search)
+            found = iter(find(every, batch_tokens))
         translations = [
             self._translation([(next(found), part) for part in line], _terms(asked, options), alpha)
             for line, asked in zip(parts, wanted, strict=True)

@@ -215,7 +215,7 @@ class Engine:
                 self._ready.wait_for(lambda: self._queue.waiting or self._ending)
                 if not self._queue.waiting:
                     return None
-        if not self._going:
+        if not self._going and settings.batch > 1:
             self._wait_for_company()
         with self._ready:
             full = len(self._going) >= _GOING

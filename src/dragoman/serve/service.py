@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from starlette.requests import Request
@@ -73,17 +72,17 @@ class Service:
         these than there are cores each step of a translation waits for the system to wake one.
         """
         if places:
-            load = partial(Models.load, places, device=self.settings.device, precision=self.settings.precision)
-            self._models = await self.engine.run(lambda check: load(), client=None)
+            device, precision = self.settings.device, self.settings.precision
+            self._models = await self.engine.run(lambda _: Models.load(places, device=device, precision=precision), client=None)
             self.traces.clear()
             gc.unfreeze()  # the models before, if there are any, may go
             gc.collect()
             gc.freeze()  # looking through all that stays would take a tenth of a second each time, in the middle of a request
 
     async def reload(self) -> None:
-        """Reads the models again, the newest checkpoints of runs, and takes them all at once; what is being decoded keeps its own.
+        """Reads the models again, the newest checkpoints of runs, and takes them all at once; what waits or is being decoded keeps its own.
 
-        When one cannot be read the old ones stay, and that is said.
+        Nothing is decoded while they are read. When one cannot be read the old ones stay, and that is said.
         """
         async with self._reloading:
             try:
