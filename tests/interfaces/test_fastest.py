@@ -400,6 +400,21 @@ def test_an_evaluation_may_choose_too(desk: Path, monkeypatch: pytest.MonkeyPatc
     assert chosen_before == [False, True], "the choice is not in the seconds"
 
 
+def test_the_type_of_an_evaluation_is_in_its_record(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed(monkeypatch, bf16=0.5, int8=1.0)
+    allow_all(monkeypatch)
+    Path("test.aa").write_text("ona bek\nkip\n", "utf-8")
+    Path("test.bb").write_text("ona bek\nkip\n", "utf-8")
+    found = []
+    for precision in ("fp32", "int8", "auto"):
+        command = ["evaluate", "model", "--test", "test", "--precision", precision, "--device", "cpu", "--bootstrap", "0", "--json"]
+        assert main(command) == 0
+        found.append(json.loads(capsys.readouterr().out)["decoding"].get("precision"))
+    assert found == [None, "int8", "bf16"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [

@@ -21,6 +21,7 @@ def document(system: System, report: TestReport, *, most: int, segments: bool) -
             found[f"{key}_details"] = asdict(measured.details)
         found[f"{key}_explanation"] = measured.measure.explanation
     found |= {"exact_match": report.exact_match, "seconds": system.seconds, "system": system.facts()}
+    found |= {"decoding": system.settings.get("decoding")}  # None of translations that were there
     found |= {"counts": {**asdict(report.counts), "length_ratio": report.counts.length_ratio}}
     found |= {"lengths_of": report.lengths_of, "length_unit": report.length_unit, "lengths": [asdict(bucket) for bucket in report.buckets]}
     found |= {"sentence_signatures": report.sentence_signatures}

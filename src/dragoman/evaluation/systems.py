@@ -75,6 +75,9 @@ def translating_system(
     settings = config.with_values(decoding=asked).model_dump(mode="json") | {"info": dict(translator.bundle.info)}
     if max_length is not None:
         settings["decoding"]["max_length"] = max_length
+    precision = translator.choice.precision if translator.choice else translator.precision
+    if precision != "fp32":
+        settings["decoding"]["precision"] = precision
     heads = [tokenizer.split_tag(text, place=f"line {number}") for number, text in enumerate(sources, start=1)]
     return System(
         name=name,
