@@ -105,7 +105,7 @@ def data(tmp_path: Path) -> Path:
 
 def test_a_dry_run_tells_everything_and_leaves_nothing(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(tmp_path.rglob("*"))
-    limits = ("--max-steps", "5000", "--max-minutes", "0.001")
+    limits = ("--max-steps", "5000", "--max-minutes", "0.01")
     assert train(tmp_path / "new" / "run", data, "--valid", data.with_name("valid"), "--dry-run", *limits) == 0
     assert sorted(tmp_path.rglob("*")) == before
     out, err = capsys.readouterr()
@@ -119,10 +119,23 @@ def test_a_dry_run_tells_everything_and_leaves_nothing(data: Path, tmp_path: Pat
     speed, seconds = float(found[1].replace(",", "")), float(found[2])
     assert 10 <= speed * seconds <= 60  # the target tokens of an update, of which a batch has at most 60
     assert re.fullmatch(rf"to the end: 5,000 steps \({5000 / steps:,.1f} epochs\) in [\d:]+, evaluations not counted", end)
-    reached = int(0.06 / seconds)
+    reached = int(0.6 / seconds)
     (told,) = re.findall(r"about ([\d,]+) steps", within)
-    assert within.startswith("within training.max_minutes=0.001: ")
+    assert within.startswith("within training.max_minutes=0.01: ")
     assert int(told) == pytest.approx(reached, abs=1 + 0.01 * reached)
+
+
+@pytest.mark.parametrize(
+    ("limits", "warmup", "short"),
+    [(("--max-steps", "5"), 6, True), (("--max-steps", "5"), 5, False), (("--max-steps", "90000", "--max-minutes", "0.01"), 80_000, True)],
+)
+def test_a_dry_run_tells_when_the_warm_up_is_longer_than_the_run(
+    limits: tuple[str, ...], warmup: int, short: bool, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", data, "--dry-run", "--quiet", *limits, training__warmup_steps=warmup) == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    told = f"warning: at the end the learning rate would still be rising, as it does to step {warmup:,} (training.warmup_steps): "
+    assert warnings == ([f"{told}train longer, or with fewer such steps"] if short else [])
 
 
 def test_a_dry_run_changes_nothing_of_the_run_that_follows(data: Path, tmp_path: Path) -> None:

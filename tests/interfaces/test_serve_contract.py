@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,12 +84,26 @@ def test_the_page_has_fields_a_line_to_copy_and_an_answer_of_each_route(server: 
     assert f"curl {server.address}/translate_file -F file=@letter.txt -F source=de -F target=en" in text
     assert f"curl --no-buffer {server.address}/api/v1/stream -H" in text
     assert "&quot;translatedFileUrl&quot;" in text
+    assert "<p>Better translations, which this server refuses.</p>" in text
+    assert "&#x27;{}&#x27;" not in text  # a body with nothing in it
     document = server.get("/openapi.json").json
     for path, methods in document["paths"].items():
         for method in methods:
             anchor = method + path.replace("/", "-").replace("{", "").replace("}", "")
             assert (text.count(f'href="#{anchor}"'), text.count(f'id="{anchor}"')) == (1, 1), path
     assert text.count("An answer:") == sum(len(methods) for methods in document["paths"].values()) - 2  # a stream, a file
+
+
+def test_the_lines_to_copy_translate_where_the_first_language_is_only_a_target(tmp_path: Path) -> None:
+    suggestions = tmp_path / "better.tsv"
+    with serving(bundle_of(tiny_bundle(tmp_path / "made"), "en", "de"), device="cpu", suggestions=suggestions) as client:
+        assert [language["code"] for language in client.get("/languages").json] == ["de", "en"]
+        text = client.get("/docs").body.decode()
+        assert f"curl {client.address}/translate_file -F file=@letter.txt -F source=en -F target=de" in text
+        operation = client.get("/openapi.json").json["paths"]["/suggest"]["post"]
+        assert operation["summary"] == "Send a better translation, for training."
+        assert client.post("/suggest", operation["requestBody"]["content"]["application/json"]["example"]).json == {"success": True}
+    assert suggestions.read_text("utf-8") == "A man rides a horse.\tEin Mann reitet auf einem Pferd.\ten\tde\n"
 
 
 def test_the_answers_of_the_document_are_of_their_schemas(server: Client) -> None:
@@ -113,4 +128,5 @@ def test_the_examples_of_the_document_work(server: Client) -> None:
             for kind, content in operation.get("requestBody", {}).get("content", {}).items():
                 if "example" in content:
                     answer = server.post(path, json.dumps(content["example"]).encode())
-                    assert (answer.status, kind) == (200, "application/json"), path
+                    status = 403 if path == "/suggest" else 200  # this server keeps no suggestions, and the summary says so
+                    assert (answer.status, kind) == (status, "application/json"), path

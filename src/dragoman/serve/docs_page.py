@@ -56,9 +56,13 @@ def curl(base: str, method: str, path: str, operation: Mapping[str, Any], *, key
         example = json.dumps(body["application/json"].get("example", {}), ensure_ascii=False).replace("'", "'\\''")
         return f"{start} -H 'Content-Type: application/json' -d '{example}'"
     if body:
-        pair = next(iter(body.values()))["schema"]["anyOf"][0]["properties"]
-        target = next((code for code in pair["target"]["enum"] if code != pair["source"]["const"]), "de")
-        return f"{start} -F file=@letter.txt -F source={pair['source']['const']} -F target={target}"
+        pairs = [
+            (pair["properties"]["source"]["const"], target)
+            for pair in next(iter(body.values()))["schema"]["anyOf"]
+            for target in pair["properties"]["target"]["enum"]
+        ]
+        source, target = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+        return f"{start} -F file=@letter.txt -F source={source} -F target={target}"
     return f"{start}{' -X POST' if method == 'post' else ''}"
 
 

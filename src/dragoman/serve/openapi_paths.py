@@ -96,7 +96,9 @@ def _suggest(models: Models, settings: ServeSettings) -> dict[str, Any]:
     better = {**text, "description": "The better translation."}
     code = {"enum": models.codes}
     body = request_schema({"q": text, "s": better}, ["q", "s"], [{"properties": {"source": code, "target": code}}])
-    return operation("Send a better translation, for training.", an_object({"success": _YES}), body=body, kinds=_ALL)
+    example = _example(models, s="Ein Mann reitet auf einem Pferd.")
+    summary = "Send a better translation, for training." if settings.suggestions else "Better translations, which this server refuses."
+    return operation(summary, an_object({"success": _YES}), body=body, kinds=_ALL, example=example)
 
 
 def _files(models: Models) -> dict[str, Any]:

@@ -160,12 +160,19 @@ def measured_lines(trainer: Trainer, known: Preflight) -> list[str]:
         f"to the end: {training.max_steps:,} steps ({training.max_steps / known.epoch_steps:,.1f} epochs) in "
         f"{clock(training.max_steps * step_seconds)}, evaluations not counted",
     ]
+    last = training.max_steps
     if training.max_minutes:
         reached = int(60 * training.max_minutes / step_seconds)
         if reached < training.max_steps:
+            last = reached
             lines.append(
                 f"within training.max_minutes={training.max_minutes:g}: about {reached:,} steps ({reached / known.epoch_steps:,.1f} epochs)"
             )
+    if last < training.warmup_steps:
+        lines.append(
+            f"warning: at the end the learning rate would still be rising, as it does to step {training.warmup_steps:,} "
+            "(training.warmup_steps): train longer, or with fewer such steps"
+        )
     return lines
 
 
