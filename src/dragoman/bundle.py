@@ -178,7 +178,8 @@ def _load(folder: Path, dtype: torch.dtype | None) -> Bundle:
     weights = _read_weights(folder / "model.safetensors", model, problems)
     if problems or config is None or model is None or tokenizers is None:
         _refuse(folder, problems)
-    weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
+    # Copies: what was read is still the file, in which another may be written, or less, and then the process would be killed.
+    weights = {name: weight.to(dtype or weight.dtype, copy=True) for name, weight in weights.items()}
     return assemble_bundle(config, weights, *tokenizers, info, model=model)
 
 
