@@ -53,6 +53,7 @@ class Service:
         self._models: Models | None = None
         self.runs = runs_of(paths)
         self._reloading = asyncio.Lock()
+        self._reload_waits = False
 
     @property
     def models(self) -> Models:
@@ -83,9 +84,14 @@ class Service:
     async def reload(self) -> None:
         """Reads the models again, the newest checkpoints of runs, and takes them all at once; what is being decoded keeps its own.
 
-        When one cannot be read the old ones stay, and that is said.
+        When one cannot be read the old ones stay, and that is said. However often it is asked for while they are being read, they are read
+        once more.
         """
+        if self._reload_waits:
+            return
+        self._reload_waits = True
         async with self._reloading:
+            self._reload_waits = False
             try:
                 await self.load(await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch))
             except DragomanError as error:
