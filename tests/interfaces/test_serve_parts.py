@@ -333,6 +333,27 @@ def test_models_that_are_being_read_are_read_once_more_however_often_it_is_asked
     assert len(reads) == 3
 
 
+def test_models_that_do_not_fit_beside_the_old_ones_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_bundle(tmp_path / "model")
+
+    def full(*_: Any, **__: Any) -> Models:
+        raise RuntimeError("out of memory")
+
+    async def main_() -> bool:
+        service = Service(ServeSettings(device="cpu"), [model], say=lambda line: None)
+        await service.reload()
+        monkeypatch.setattr(Models, "load", full)
+        before = service.models
+        await service.reload()
+        service.close()
+        return service.models is before
+
+    assert asyncio.run(main_())
+    assert caplog.messages == ["the models stay as they were: RuntimeError: out of memory"]
+
+
 def test_a_server_that_ends_still_says_how_it_is() -> None:
     async def asked(path: str) -> tuple[int, dict[str, Any]]:
         service = Service(ServeSettings(), [], say=lambda line: None)

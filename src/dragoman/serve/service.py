@@ -94,8 +94,9 @@ class Service:
             self._reload_waits = False
             try:
                 await self.load(await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch))
-            except DragomanError as error:
-                _log.warning("the models stay as they were: %s", error)
+            except Exception as error:  # memory that does not suffice, say
+                reason = error if isinstance(error, DragomanError) else f"{type(error).__name__}: {error}"
+                _log.warning("the models stay as they were: %s", reason)
                 return
         if self._models is None:
             _log.info("there is no checkpoint yet")
