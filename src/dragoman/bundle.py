@@ -178,7 +178,8 @@ def _load(folder: Path, dtype: torch.dtype | None) -> Bundle:
     weights = _read_weights(folder / "model.safetensors", model, problems)
     if problems or config is None or model is None or tokenizers is None:
         _refuse(folder, problems)
-    weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
+    # Copies: what was read is still the file, in which another may be written, or less, and then the process would be killed.
+    weights = {name: weight.to(dtype or weight.dtype, copy=True) for name, weight in weights.items()}
     return assemble_bundle(config, weights, *tokenizers, info, model=model)
 
 
@@ -328,14 +329,22 @@ def list_checkpoints(run: Path) -> list[Path]:
     return [folder for folder in _checkpoint_folders(run) if (folder / "config.json").is_file()]
 
 
-def newest_checkpoint(run: Path) -> Path | None:
-    """The checkpoint that a run goes on from, None before the first.
+def lost_checkpoints(run: Path) -> list[Path]:
+    """What bears the name of a checkpoint of the run and has lost its config.json, oldest first."""
+    return [folder for folder in _checkpoint_folders(run) if not (folder / "config.json").is_file()]
 
-    Raises DragomanError when the newest has lost its config.json: going on from an older one would undo what was trained without a word.
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The checkpoint that a run goes on from, and the last of those to average; None before the first.
+
+    Raises DragomanError when the newest has lost its config.json: an older one would undo what was trained without a word.
     """
-    newest = next(iter(_checkpoint_folders(run)[::-1]), None)
-    if newest is not None and not (newest / "config.json").is_file():
-        raise DragomanError(f"{newest}: config.json is not there, so the run cannot go on from it; put it back, or remove the whole folder")
+    if not (folders := _checkpoint_folders(run)):
+        return None
+    *older, newest = folders
+    if newest in lost_checkpoints(run):
+        then = "" if older and (older[-1] / "state").is_dir() else ", with which the training is lost"  # only the newest has its state
+        raise DragomanError(f"{newest}: config.json is not there, so this is no checkpoint; put it back, or remove the whole folder{then}")
     return newest
 
 

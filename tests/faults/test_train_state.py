@@ -13,6 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import dragoman
+from dragoman.cli import main
 from dragoman.data.batching import Batch, collate
 from dragoman.decoding.translate import Translator
 from training_runs import checkpoints, final_weights, make_trainer, marked, records, same_bits, toy_pairs, train, write_pairs
@@ -314,10 +315,36 @@ def test_a_newest_checkpoint_that_is_not_whole_is_refused(
     capsys.readouterr()
     assert train(run, None, "--max-steps", "6", "--quiet") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{newest}: config.json is not there, so the run cannot go on from it" in line
+    assert f"{newest}: config.json is not there, so this is no checkpoint; put it back, or remove the whole folder, with which" in line
     assert newest.is_dir()
+    assert main(["average", str(run), "--last", "1", "--out", str(tmp_path / "mean")]) == 1
+    assert f"{newest}: config.json is not there, so this is no checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "mean").exists()
+    assert main(["inspect", str(run)]) == 0
+    facts = capsys.readouterr().out
+    assert f"looks wrong     {newest.name} is no checkpoint, for its config.json is not there" in facts
+    assert "no finished checkpoint yet" not in facts
     (newest / "config.json").write_bytes(lost)
     assert train(run, None, "--max-steps", "6") == 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_only_bears_the_name_of_a_checkpoint_may_be_removed(
+    kind: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint before it has the training's state then, so that nothing is lost."""
+    run = tmp_path / "run"
+    assert train(run, data, "--max-steps", "2") == 0
+    newest = run / "checkpoints" / "step-000004"
+    {"folder": newest.mkdir, "file": newest.touch, "link": lambda: newest.symlink_to("nowhere")}[kind]()
+    capsys.readouterr()
+    assert train(run, None, "--max-steps", "6", "--quiet") == 1
+    assert capsys.readouterr().err == (
+        f"dragoman: {newest}: config.json is not there, so this is no checkpoint; put it back, or remove the whole folder\n"
+    )
+    newest.rmdir() if kind == "folder" else newest.unlink()
+    assert train(run, None, "--max-steps", "6") == 0
+    assert marked(run, "last") == "step-000006"
 
 
 def test_changed_settings_are_told_and_those_of_model_and_data_refused(

@@ -469,3 +469,13 @@ def test_nothing_and_something_else_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text", encoding="utf-8")
     with pytest.raises(DragomanError, match="file: neither a bundle"):
         load_bundle(tmp_path / "file")
+
+
+def test_a_model_that_was_read_no_longer_hangs_on_its_file(folder: Path) -> None:
+    """Another copied over it in place, as `cp` does, would change the weights of a server that runs, and a shorter one would kill it."""
+    model = load_bundle(folder).model
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    path = folder / "model.safetensors"
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())

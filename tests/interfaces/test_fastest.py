@@ -6,21 +6,25 @@ How long anything takes is made up; what the types do to the scores is not.
 import json
 import logging
 import math
+import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from command_line import tiny_bundle
-from dragoman.cli import main
+from dragoman.cli import main, unfinished
 from dragoman.decoding import fastest, products
 from dragoman.decoding.fastest import Choice, Harm, forced_scores, harm_of, other_types, step_times
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix
 from dragoman.decoding.prepared import PreparedStep, step_of
+from dragoman.decoding.products import Precision
 from dragoman.decoding.search import Search, Wanted
 from dragoman.decoding.step import StepModel
 from dragoman.decoding.translate import Translator
@@ -137,6 +141,32 @@ def test_it_is_made_once_and_on_the_first_texts_there_are(monkeypatch: pytest.Mo
     assert choice.why.endswith(" a token on 1 sentence")
     timed(monkeypatch, bf16=9.0, int8=9.0)
     assert chosen(translator) is choice
+
+
+def test_threads_of_one_translator_have_one_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever each of them would have measured: who comes while another measures translates in the type that is chosen then."""
+    allow_all(monkeypatch)
+    measured, all_here = [], threading.Barrier(4)
+
+    def times(*_: object) -> dict[str, float]:
+        measured.append(threading.current_thread())
+        time.sleep(0.1)  # in which the others come
+        return {"fp32": 1.0, "bf16": 2.0, "int8": 0.5 if len(measured) == 1 else 2.0}
+
+    monkeypatch.setattr(fastest, "step_times", times)
+    translator = Translator(fx_toy(), precision="auto")
+    made = translator._search
+
+    def together(*settings: Any) -> Search:
+        search = made(*settings)
+        all_here.wait(30)  # all have a search in float32 before anyone chooses
+        return search
+
+    monkeypatch.setattr(translator, "_search", together)
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(translator.translate, [TEXTS] * 4)]
+    assert len(measured) == 1
+    assert found == [Translator(fx_toy(), precision="int8").translate(TEXTS)] * 4
 
 
 def test_prefixes_terms_and_samples_have_no_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,6 +412,25 @@ def test_what_an_older_version_began_goes_on(desk: Path, monkeypatch: pytest.Mon
     Path("out.partial.json").write_text(json.dumps(record))
     assert main(["translate", "model", "text", "-o", "out", "--quiet", "--resume"]) == 0
     assert Path("out").read_bytes() == Path("whole").read_bytes()
+
+
+@pytest.mark.parametrize("damaged", ["int4", "auto", "INT8", " "])
+def test_a_record_of_another_type_is_damaged(
+    damaged: str, desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The type is not one that the command line asks for: the record is what must be told of."""
+    assert ("", *get_args(Precision)) == unfinished._CHOSEN
+    timed(monkeypatch, bf16=2.0, int8=2.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished.Unfinished, "publish", lambda self: (_ for _ in ()).throw(OSError(5, "no", "x")))
+        assert run("-o", "out", "--quiet") == 1
+    record = json.loads(Path("out.partial.json").read_text()) | {"chosen": damaged, "complete": False}
+    Path("out.partial.json").write_text(json.dumps(record))
+    capfd.readouterr()
+    assert run("-o", "out", "--resume") == 1
+    said = capfd.readouterr().err
+    assert said.startswith("dragoman: ")
+    assert f'out.partial.json: not the record of an unfinished translation, or damaged (ValueError("chosen {damaged!r}"))' in said
 
 
 def test_an_evaluation_may_choose_too(desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -346,6 +346,59 @@ def test_models_are_read_in_the_thread_that_computes(tmp_path: Path, monkeypatch
     assert threads == ["dragoman-engine"]
 
 
+def test_models_that_are_being_read_are_read_once_more_however_often_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests wait while models are read, so a storm of SIGHUP would keep them waiting."""
+    model, reads, begun, go_on = tiny_bundle(tmp_path / "model"), [], threading.Event(), threading.Event()
+    load = Models.load.__func__  # type: ignore[attr-defined]
+
+    def slow(cls: Any, *args: Any, **more: Any) -> Models:
+        reads.append(args)
+        begun.set()
+        assert go_on.wait(30)
+        loaded: Models = load(cls, *args, **more)
+        return loaded
+
+    monkeypatch.setattr(Models, "load", classmethod(slow))
+
+    async def main_() -> None:
+        service = Service(ServeSettings(device="cpu"), [model], say=lambda line: None)
+        first = asyncio.create_task(service.reload())
+        assert await asyncio.to_thread(begun.wait, 30)
+        more = [asyncio.create_task(service.reload()) for _ in range(20)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, *more)
+        assert service.ready
+        await service.reload()  # and again when it is asked for later
+        service.close()
+
+    asyncio.run(main_())
+    assert len(reads) == 3
+
+
+def test_models_that_do_not_fit_beside_the_old_ones_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tiny_bundle(tmp_path / "model")
+
+    def full(*_: Any, **__: Any) -> Models:
+        raise RuntimeError("out of memory")
+
+    async def main_() -> bool:
+        service = Service(ServeSettings(device="cpu"), [model], say=lambda line: None)
+        await service.reload()
+        monkeypatch.setattr(Models, "load", full)
+        before = service.models
+        await service.reload()
+        service.close()
+        return service.models is before
+
+    assert asyncio.run(main_())
+    assert caplog.messages == ["the models stay as they were: RuntimeError: out of memory"]
+
+
 def test_a_server_that_ends_still_says_how_it_is() -> None:
     async def asked(path: str) -> tuple[int, dict[str, Any]]:
         service = Service(ServeSettings(), [], say=lambda line: None)

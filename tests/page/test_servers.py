@@ -90,6 +90,28 @@ def test_what_is_said_of_a_model_follows_the_server(open_page: Opens, toy: Path)
         assert page.inner_text(".said")
 
 
+def test_a_model_that_a_server_no_longer_has_stays_chosen_and_is_said_to_be_gone(open_page: Opens, toy: Path) -> None:
+    """The list must not show another model than the one that is asked; what was found stays."""
+    with serving(toy, device="cpu") as client:
+        page = open_page(client=client)
+        chosen = page.input_value("#model")
+        here = client.get("/api/v1/models").json
+        (model,) = here["models"]
+        other = model | {"run": "other", "pairs": [{"source": "fr", "target": "de"}]}
+        gone = here | {"models": [other], "languages": []}
+        shown = "labels => String(labels) === String([...document.getElementById('model').options].map((option) => option.label))"
+        listed = [gone, gone | {"models": [other | {"step": 5}]}, here]
+        page.route("**/api/v1/models", lambda route: route.fulfill(json=listed.pop(0)))
+        page.fill("#text", TEXT)
+        before = page.locator("#model option").first.inner_text()
+        for labels in (["fr → de", f"{before}, no longer served"],) * 2 + ([before],):
+            page.click("button.main")
+            page.wait_for_function(shown, arg=labels)
+            page.wait_for_selector(".tinted, .doubt")
+            assert page.input_value("#model") == chosen
+            assert page.inner_text(".said")
+
+
 def test_a_run_without_a_checkpoint_shows_its_curves(open_page: Opens, tmp_path: Path) -> None:
     run = write_run(tmp_path / "young", status="running")
     shutil.rmtree(run / "checkpoints")

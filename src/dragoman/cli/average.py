@@ -33,9 +33,12 @@ def average(
 
 
 def _newest(run: Path, last: int) -> list[Path]:
-    """The newest checkpoints in a row; DragomanError when there are fewer, as when an old one is there only because it is the best."""
-    from dragoman.bundle import list_checkpoints, load_config, marked_checkpoint, step_of
+    """The newest checkpoints in a row; DragomanError when there are fewer, as when an old one is there only because it is the best, or
+    when the newest is not whole.
+    """
+    from dragoman.bundle import list_checkpoints, load_config, marked_checkpoint, newest_checkpoint, step_of
 
+    newest_checkpoint(run)
     checkpoints = list_checkpoints(run)
     remedy = "give a smaller N, or train longer, with a lower training.evaluate_every or with more training.keep"
     if len(checkpoints) < last:

@@ -150,10 +150,13 @@ def _run_problems(
     broken: int,
     has_model: bool,
 ) -> list[str]:
-    problems = []
+    from dragoman.bundle import lost_checkpoints
+
+    lost = lost_checkpoints(run)
+    problems = [f"{folder.name} is no checkpoint, for its config.json is not there" for folder in lost]
     if not record:
         problems.append("there is no run.json, so how the run was made is not known")
-    if not has_model:
+    if not has_model and not lost:
         problems.append("there is no finished checkpoint yet")
     if broken:
         problems.append(f"{broken} lines of log.jsonl are no records")

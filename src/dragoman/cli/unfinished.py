@@ -29,6 +29,7 @@ _FORMAT = 2
 _KINDS = {name: type(value) for name, value in vars(Tally()).items()} | {
     "chosen": str, "complete": bool, "files": dict, "input": str, "identity": dict,
 }  # fmt: skip
+_CHOSEN = ("", "fp32", "bf16", "int8")  # those of `Precision`, which takes PyTorch to import
 _CHUNK_BYTES = 1 << 20
 
 
@@ -190,6 +191,8 @@ class Unfinished:
                 for name, kind in kind_of.items():
                     if type(fields[name]) is not kind:
                         raise TypeError(f"{name} {fields[name]!r}")
+            if record["chosen"] not in _CHOSEN:
+                raise ValueError(f"chosen {record['chosen']!r}")
             return dict(record)
         except FileNotFoundError:
             return None

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -30,6 +31,7 @@ from dragoman.errors import DragomanError, LineError, UsageError, of_line, optio
 from dragoman.model import EncoderDecoder
 
 _log = logging.getLogger("dragoman")
+_choosing = threading.Lock()  # steps are timed one at a time, and all threads of a translator have one choice
 _STOPS = ("length", "repetition", "end", "empty")  # of a text in pieces the first of these that one of them has
 
 
@@ -267,12 +269,14 @@ class Translator:
 
     def _settled(self, search: Search, texts: Sequence[Wanted]) -> Search:
         """The search in the type that may have to be chosen first, by a plain search of these texts."""
-        if self.precision != "auto" or self.choice or not texts:
+        if self.precision != "auto" or not texts:
             return search
-        plain = replace(search, n_best=1, max_length=None, options=SearchOptions(), watch=None)
-        self.choice = choose_precision(plain, [replace(text, prefix=Prefix([], {}), terms=()) for text in texts], self._models)
-        _log.info("%s", self.choice)
-        return replace(search, model=self._step())
+        with _choosing:
+            if self.choice is None:
+                plain = replace(search, n_best=1, max_length=None, options=SearchOptions(), watch=None)
+                self.choice = choose_precision(plain, [replace(text, prefix=Prefix([], {}), terms=()) for text in texts], self._models)
+                _log.info("%s", self.choice)
+        return replace(search, model=self._step())  # another thread may have chosen since the search was made
 
     @property
     def _models(self) -> list[EncoderDecoder]:
@@ -285,9 +289,10 @@ class Translator:
         if precision == "auto":  # what was chosen for layers that are watched now is not for them
             precision = self.choice.precision if self.choice and all(map(can_prepare, models)) else "fp32"
         made_of = [precision, *((*map(_mark, model.parameters()), can_prepare(model)) for model in models)]
-        if self._made is None or self._made[0] != made_of:
-            self._made = made_of, as_one([step_of(model, precision=precision) for model in models])
-        return self._made[1]
+        made = self._made
+        if made is None or made[0] != made_of:
+            self._made = made = made_of, as_one([step_of(model, precision=precision) for model in models])
+        return made[1]
 
     @cached_property
     def _spelling(self) -> Spelling:

@@ -52,6 +52,7 @@ class Service:
         self._models: Models | None = None
         self.runs = runs_of(paths)
         self._reloading = asyncio.Lock()
+        self._reload_waits = False
 
     @property
     def models(self) -> Models:
@@ -82,13 +83,19 @@ class Service:
     async def reload(self) -> None:
         """Reads the models again, the newest checkpoints of runs, and takes them all at once; what waits or is being decoded keeps its own.
 
-        Nothing is decoded while they are read. When one cannot be read the old ones stay, and that is said.
+        Nothing is decoded while they are read. When one cannot be read the old ones stay, and that is said. However often it is asked for
+        while they are being read, they are read once more.
         """
+        if self._reload_waits:
+            return
+        self._reload_waits = True
         async with self._reloading:
+            self._reload_waits = False
             try:
                 await self.load(await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch))
-            except DragomanError as error:
-                _log.warning("the models stay as they were: %s", error)
+            except Exception as error:  # memory that does not suffice, say
+                reason = error if isinstance(error, DragomanError) else f"{type(error).__name__}: {error}"
+                _log.warning("the models stay as they were: %s", reason)
                 return
         if self._models is None:
             _log.info("there is no checkpoint yet")

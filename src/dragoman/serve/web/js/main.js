@@ -7,6 +7,7 @@ import { createStore } from "./store.js";
 
 const VIEWS = ["translate", "attention", "beams", "steps", "paper", "run"];
 const INSIDE = VIEWS.slice(1, 5);
+const GONE = ", no longer served";
 const PLACES = ["layer", "head", "token", "target", "kind", "step"]; // numbers from 1, or a word
 const find = (id) => document.getElementById(id);
 const links = [...document.querySelectorAll("nav a")];
@@ -104,10 +105,13 @@ async function renewModels() {
   showFacts();
 }
 
+/** Fills the list. What is chosen stays chosen, for it is what is asked; when the server has it no longer, the list says so. */
 function offer(models, languages) {
-  const list = find("model"), chosen = list.value;
-  fill(list, choices(models, languages).map(({ label, ...choice }) => h("option", { value: JSON.stringify(choice) }, label)));
-  if ([...list.options].some(({ value }) => value === chosen)) list.value = chosen;
+  const list = find("model"), chosen = list.value, label = list.selectedOptions[0]?.label.replace(GONE, "");
+  const options = choices(models, languages).map(({ label, ...choice }) => h("option", { value: JSON.stringify(choice) }, label));
+  if (chosen && !options.some(({ value }) => value === chosen)) options.push(h("option", { value: chosen }, `${label}${GONE}`));
+  fill(list, options);
+  if (chosen) list.value = chosen;
 }
 
 /** What can be chosen: a pair of languages and who translates it, or a model that does not translate. */
