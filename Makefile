@@ -1,6 +1,6 @@
 # On a machine with Python 3.11 or newer and make:
 #   make demo     the whole of Dragoman once, on data made on the spot
-#   make test     every check that .ci/run runs, the tests in two processes (PROCESSES=2)
+#   make test     every check that .ci/run runs, the tests in three processes (PROCESSES=3), for they wait now and then
 #   make docs     the documentation as pages, in site/: open site/index.html (its search wants a server: python3 -m http.server -d site)
 #   make docs-slow  what the pages tell to type and takes minutes: run, compared, its date renewed (PAGES=docs/choosing.md)
 # All install into .venv, at the versions of requirements.lock, and install again only when that file or pyproject.toml changes.
@@ -8,7 +8,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PROCESSES ?= 2
+PROCESSES ?= 3
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint requirements.lock
 INPUTS := requirements.lock pyproject.toml
