@@ -2,8 +2,9 @@
 
     python benchmarks/serve_contract.py http://127.0.0.1:5000 --examples 200 --seeds 1 2 3
 
-Five routes get a run of their own without the check that everything allowed is accepted, for a schema cannot say "a .txt file in UTF-8",
-that n_best is at most beam, how many pieces a text has, nor how many tokens of a prompt leave room in a model.
+Six routes get a run of their own without the check that everything allowed is accepted, for a schema cannot say "a .txt file in UTF-8",
+that n_best is at most beam, that two lists are of one length, how many pieces a text has, nor how many tokens of a prompt leave room in a
+model.
 The exit status is that of the worst run. Needs schemathesis (pip install 'dragoman[dev]').
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from served import about, finish
 
-APART = ("/translate_file", "/api/v1/translate", "/api/v1/stream", "/api/v1/explain", "/v1/completions")
+APART = ("/translate_file", "/api/v1/translate", "/api/v1/stream", "/api/v1/score", "/api/v1/explain", "/v1/completions")
 
 
 def main() -> int:

@@ -44,6 +44,17 @@ def test_the_document_has_the_languages_that_are_loaded(server: Client) -> None:
     assert pairs == {"de": ["de", "en", "fr"], "en": ["de", "en", "fr"], "fr": ["fr"], "auto": ["de", "en", "fr"]}
 
 
+@pytest.mark.parametrize("path", ["/translate", "/api/v1/translate", "/api/v1/score"])
+def test_the_document_takes_lists_of_texts_where_the_server_does(path: str, server: Client) -> None:
+    operation = server.get("/openapi.json").json["paths"][path]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    kinds = [
+        [each["type"] for each in schema["properties"][name]["anyOf"]] for name in ("q", "translation") if name in schema["properties"]
+    ]
+    assert kinds == [["string", "array"]] * len(kinds)
+    assert kinds
+
+
 def test_a_few_requests_of_every_kind_are_answered_as_it_says(server: Client) -> None:
     """`benchmarks/serve_contract.py` asks hundreds on every route; here are a few."""
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")

@@ -176,7 +176,7 @@ def _own(models: Models, settings: ServeSettings) -> dict[str, Any]:
     stream = operation("A translation as it is being found.", {}, body=one, example=_example(models))
     stream["responses"]["200"] = streamed
     score = request_schema(
-        {"q": _STRING, "translation": _STRING, "alpha": search["alpha"]}, ["q", "translation"],
+        {"q": texts_schema(settings), "translation": texts_schema(settings), "alpha": search["alpha"]}, ["q", "translation"],
         pairs_schema(models, auto=False, direct=True),
         more=False,
     )  # fmt: skip
