@@ -51,6 +51,16 @@ def test_the_page_has_the_measurements_of_the_data_path() -> None:
         assert shown in page, shown
 
 
+def test_the_page_has_the_measurements_of_compiling() -> None:
+    page = (PROJECT / "docs/training.md").read_text("utf-8")
+    for preset, found in json.loads((PROJECT / "benchmarks/compile.json").read_text("utf-8"))["presets"].items():
+        ratios, seconds = (
+            [f"{found[precision][name]:{form}}" for precision in ("fp32", "bf16")]
+            for name, form in (("compiled_over_plain", ".2f"), ("compiling_seconds", "d"))
+        )
+        assert f"| `{preset}` | {' | '.join(ratios)} | {' s | '.join(seconds)} s |" in page
+
+
 def test_the_page_has_the_measurements_of_parsing() -> None:
     page = (PROJECT / "docs/parsing.md").read_text("utf-8")
     models = json.loads((PROJECT / "benchmarks/parsing.json").read_text("utf-8"))["models"]

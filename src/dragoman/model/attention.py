@@ -98,7 +98,8 @@ class _NarrowAttention(torch.autograd.Function):
             added = q.new_zeros(()) if mask is None else q.new_zeros(mask.shape).masked_fill_(~mask, lowest)
             added = added.expand(batch, heads, queries, keys).reshape(batch * heads, queries, keys)
             weights = torch.baddbmm(added, q, k.transpose(1, 2), alpha=ctx.scale).softmax(-1)  # (B·H, Tq, Tk)
-            if mask is not None and not (sees := mask.any(-1, keepdim=True)).all():
+            if mask is not None and (torch.compiler.is_compiling() or not mask.any(-1).all()):
+                sees = mask.any(-1, keepdim=True)
                 weights.view(batch, heads, queries, keys).masked_fill_(~sees, 0)  # a query that sees nothing gets zeros
             ctx.save_for_backward(q, k, v, weights)
             ctx.dtypes = query.dtype, key.dtype, value.dtype

@@ -26,7 +26,8 @@ class FastDropout(nn.Module):
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
         dropped = min(round(self.p * 65536), 65535)
-        keep = _random_words(x.numel()).view(x.shape).ge_(dropped - 32768).to(x.dtype)  # ones and zeros
+        words: Tensor = torch.ops.dragoman.random_words(x.detach())
+        keep = words.view(x.shape).ge_(dropped - 32768).to(x.dtype)  # ones and zeros
         return x * keep.mul_(65536 / (65536 - dropped))  # §5.4 dropped = x ⊙ kept / (1 - P_drop)
 
     def extra_repr(self) -> str:
@@ -34,10 +35,20 @@ class FastDropout(nn.Module):
         return f"p={self.p}"
 
 
-def _random_words(count: int) -> Tensor:
-    """``count`` words of 16 random bits, int16; NumPy draws them faster than PyTorch, from a seed that PyTorch draws."""
+def _random_words(x: Tensor) -> Tensor:
+    """As many words of 16 random bits as x has numbers, int16; NumPy draws them faster than PyTorch, from a seed that PyTorch draws."""
     seed = int(torch.empty((), dtype=torch.int64).random_())
+    count = x.numel()
     return torch.from_numpy(np.random.PCG64(seed).random_raw(-(-count // 4)).view(np.int16)[:count])
+
+
+_OPERATORS = torch.library.Library("dragoman", "DEF")  # type: ignore[no-untyped-call]
+"""What torch.compile calls as it is, for it reads NumPy's words wrongly. It takes x so that two calls are not taken for one and the same,
+and the tag says that the backward pass must not draw again."""
+
+_OPERATORS.define("random_words(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))  # type: ignore[no-untyped-call]
+_OPERATORS.impl("random_words", _random_words, "CPU")  # type: ignore[no-untyped-call]
+torch.library.register_fake("dragoman::random_words", lambda x: x.new_empty(x.numel(), dtype=torch.int16), lib=_OPERATORS)
 
 
 def as_module(dropout: float | nn.Module) -> nn.Module:
