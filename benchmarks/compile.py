@@ -6,8 +6,8 @@ One model is trained as `dragoman train` does it, and one of the same weights ha
 turns on the same batches, on one thread, and the figure is the median of the ratios of their processor times, so that neighbours do not
 matter. Both draw the same dropout, and the largest difference of their losses says whether they compute the same. The first updates count
 apart: in them the layers are compiled, from nothing, which takes `compiling_seconds` of processor time with the C++ compiler's. Of those
-after them some may have to compile again, for other shapes. Batches are those of `training_speed.py`. All this takes a quarter of an hour of
-one core.
+after them some may have to compile again, for other shapes. Batches are those of `training_speed.py`. It all takes a quarter of an hour
+of one core.
 """
 
 import argparse
