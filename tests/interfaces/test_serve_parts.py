@@ -312,7 +312,7 @@ def test_a_batch_with_room_waits_while_somebody_comes(
 
 
 def test_the_servers_own_work_has_a_place_and_is_done_where_all_is_computed() -> None:
-    """Models are read there: a second thread that computes would leave helpers behind that make each step of a search wait."""
+    """Models are read there: OpenMP would keep a team of threads for a second one that computes, and each step of a search would wait."""
 
     async def main_() -> tuple[str, str]:
         engine, go_on = Engine(ServeSettings(queue=1, max_wait=0), Metrics()), threading.Event()

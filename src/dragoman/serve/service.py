@@ -69,8 +69,8 @@ class Service:
     async def load(self, places: Sequence[Place]) -> None:
         """Reads the models, if there are any; DragomanError for what is wrong with one. What the old ones computed is forgotten.
 
-        They are read in the thread that computes with them: of a second thread that computes, OpenMP would keep helpers, and with more of
-        these than there are cores each step of a translation waits for the system to wake one.
+        They are read in the thread that computes with them: for a second one that computes OpenMP would keep a team of threads, and with
+        more of these than there are cores each step of a translation waits for the system to wake one.
         """
         if places:
             device, precision = self.settings.device, self.settings.precision
