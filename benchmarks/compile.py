@@ -32,6 +32,7 @@ from dragoman.data.batching import Batch
 from dragoman.data.corpus import Corpus
 from dragoman.devices import keep_freed_memory
 from dragoman.model.build import build_model
+from dragoman.model.layers import DecoderLayer, EncoderLayer
 from dragoman.training.distributed import ALONE
 from dragoman.training.log import RunLog
 from dragoman.training.trainer import Trainer
@@ -104,8 +105,9 @@ def trainer(bundle: Bundle, corpus: Corpus, folder: Path, precision: str) -> Tra
 
 def compile_layers(made: Trainer) -> None:
     """All layers of encoder and decoder; layers of one kind share what is compiled."""
-    for layer in (*made.model.encoder.layers, *made.model.decoder.layers):  # type: ignore[union-attr,misc]
-        layer.compile(dynamic=True)
+    for module in made.model.modules():
+        if isinstance(module, EncoderLayer | DecoderLayer):
+            module.compile(dynamic=True)
 
 
 def processor_seconds() -> float:

@@ -326,12 +326,12 @@ def mark_checkpoint(run: Path, mark: str, checkpoint: Path) -> None:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """The run's whole checkpoints, oldest first."""
-    return [folder for folder in _checkpoint_folders(run) if (folder / "config.json").is_file()]
+    return [folder for folder in _checkpoint_folders(run) if _is_whole(folder)]
 
 
 def lost_checkpoints(run: Path) -> list[Path]:
     """What bears the name of a checkpoint of the run and has lost its config.json, oldest first."""
-    return [folder for folder in _checkpoint_folders(run) if not (folder / "config.json").is_file()]
+    return [folder for folder in _checkpoint_folders(run) if not _is_whole(folder)]
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -342,10 +342,14 @@ def newest_checkpoint(run: Path) -> Path | None:
     if not (folders := _checkpoint_folders(run)):
         return None
     *older, newest = folders
-    if newest in lost_checkpoints(run):
+    if not _is_whole(newest):
         then = "" if older and (older[-1] / "state").is_dir() else ", with which the training is lost"  # only the newest has its state
         raise DragomanError(f"{newest}: config.json is not there, so this is no checkpoint; put it back, or remove the whole folder{then}")
     return newest
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    return (checkpoint / "config.json").is_file()
 
 
 def _checkpoint_folders(run: Path) -> list[Path]:

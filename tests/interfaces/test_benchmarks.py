@@ -61,6 +61,28 @@ def test_the_page_has_the_measurements_of_compiling() -> None:
         assert f"| `{preset}` | {' | '.join(ratios)} | {' s | '.join(seconds)} s |" in page
 
 
+def test_the_page_has_the_measurements_of_a_server() -> None:
+    page = (PROJECT / "docs/serving.md").read_text("utf-8")
+    latency, load, soak, contract = (
+        json.loads((PROJECT / f"benchmarks/serve_{name}.json").read_text("utf-8")) for name in ("latency", "load", "soak", "contract")
+    )
+    start, overhead, once, answers = latency["start"], latency["overhead"], latency["latency"], load["overload"]["answers"]
+    for shown in (
+        f"| {start['seconds_to_healthy']:.1f} s |",
+        f"| {start['megabytes']:.0f} MB; Python with PyTorch and nothing else has {start['megabytes_after_importing_torch']:.0f} MB |",
+        f"| {overhead['requests_a_second']:,} requests a second, 99 % within {overhead['p99_milliseconds']:.1f} ms |",
+        f"| {once['served']:.1f} ms; the same call without a server {once['alone']:.1f} ms |",
+        f"| {once['first_step_served']:.1f} ms; without a server {once['first_step_alone']:.1f} ms |",
+        f"| {load['throughput']['to_batch_1']:.1f} times those of `--batch 1`; {load['throughput']['to_offline']:.2f} times those of",
+        f"| 95 % within {load['fairness']['p95_beside_lists_to_alone']:.1f} times",
+        f"| {answers['200']:,} answers, {answers['503']:,} refusals",
+        f"{soak['cut'] + soak['streams_cut']:,} requests cut off | memory {soak['memory_growth']:.1%} more".replace("%", " %"),
+        f"| {sum(int(run['cases'].split()[0]) for run in contract['runs']):,} requests that schemathesis",
+    ):
+        assert shown in page, shown
+    assert {run["status"] for run in contract["runs"]} == {0}
+
+
 def test_the_page_has_the_measurements_of_parsing() -> None:
     page = (PROJECT / "docs/parsing.md").read_text("utf-8")
     models = json.loads((PROJECT / "benchmarks/parsing.json").read_text("utf-8"))["models"]

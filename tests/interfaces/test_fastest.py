@@ -29,6 +29,7 @@ from dragoman.decoding.search import Search, Wanted
 from dragoman.decoding.step import StepModel
 from dragoman.decoding.translate import Translator
 from dragoman.errors import UsageError
+from dragoman.model import Transformer
 from small_bundles import fx_rand, fx_toy, random_sentences
 
 TEXTS = random_sentences(20, longest=8, words=24, seed=3)
@@ -204,7 +205,8 @@ def test_a_model_that_is_watched_later_is_computed_by_its_own_layers(monkeypatch
     bundle, seen = fx_rand(seed=4), []
     translator = Translator(bundle, precision="auto")
     assert chosen(translator, random_sentences(3)).precision == "int8"
-    handle = bundle.model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(1))  # type: ignore[operator, union-attr]
+    assert isinstance(bundle.model, Transformer)
+    handle = bundle.model.decoder.layers[0].register_forward_hook(lambda *_: seen.append(1))
     watched = translator.translate(random_sentences(3))
     assert seen
     handle.remove()

@@ -96,6 +96,9 @@ def test_evaluate_writes_scores_and_reads_its_own_trees(run: Run, parser: Path, 
     given = json.loads(run("evaluate", "--hypotheses", tmp_path / "own.trees", "--test", test, "--json"))
     for name in ("f1", "f1_interval", "recall", "precision", "complete_match", "crossing", "labels", "worst"):
         assert own[name] == given[name], name
+    assert (own["decoding"]["beam"], own["decoding"].get("precision")) == (1, None)
+    rough = json.loads(run("evaluate", parser, "--test", test, "--json", "--beam", "1", "--precision", "bf16"))
+    assert rough["decoding"] == {**own["decoding"], "precision": "bf16"}
     report = score_brackets(made, list(read_trees(tmp_path / "own.trees")))
     assert (own["f1"], own["recall"]) == (report.score.f1, report.score.recall)
     assert 10 < own["f1"] < 100

@@ -335,10 +335,8 @@ def test_the_servers_own_work_has_a_place_and_is_done_where_all_is_computed() ->
 
 def test_models_are_read_in_the_thread_that_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
-    load = Models.load.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(
-        Models, "load", classmethod(lambda cls, *args, **more: threads.append(threading.current_thread().name) or load(cls, *args, **more))
-    )
+    load = Models.load
+    monkeypatch.setattr(Models, "load", lambda *args, **more: threads.append(threading.current_thread().name) or load(*args, **more))
     gc.unfreeze()
     with serving(tiny_bundle(tmp_path / "model"), device="cpu") as client:
         assert client.get("/health").status == 200
@@ -351,16 +349,15 @@ def test_models_that_are_being_read_are_read_once_more_however_often_it_is_asked
 ) -> None:
     """Requests wait while models are read, so a storm of SIGHUP would keep them waiting."""
     model, reads, begun, go_on = tiny_bundle(tmp_path / "model"), [], threading.Event(), threading.Event()
-    load = Models.load.__func__  # type: ignore[attr-defined]
+    load = Models.load
 
-    def slow(cls: Any, *args: Any, **more: Any) -> Models:
+    def slow(*args: Any, **more: Any) -> Models:
         reads.append(args)
         begun.set()
         assert go_on.wait(30)
-        loaded: Models = load(cls, *args, **more)
-        return loaded
+        return load(*args, **more)
 
-    monkeypatch.setattr(Models, "load", classmethod(slow))
+    monkeypatch.setattr(Models, "load", slow)
 
     async def main_() -> None:
         service = Service(ServeSettings(device="cpu"), [model], say=lambda line: None)

@@ -38,7 +38,7 @@ def _newest(run: Path, last: int) -> list[Path]:
     """
     from dragoman.bundle import list_checkpoints, load_config, marked_checkpoint, newest_checkpoint, step_of
 
-    newest_checkpoint(run)
+    newest_checkpoint(run)  # or it says what is wrong with that one
     checkpoints = list_checkpoints(run)
     remedy = "give a smaller N, or train longer, with a lower training.evaluate_every or with more training.keep"
     if len(checkpoints) < last:

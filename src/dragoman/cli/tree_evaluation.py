@@ -23,7 +23,6 @@ RULES = "labelled brackets by the rules of evalb (COLLINS.prm)"
 
 _OF_TRANSLATIONS = {"reference": None, "pair": None, "metric": None, "tokenize": "13a", "lowercase": None, "html": None}
 """Options that mean nothing here, with their values when they are not given."""
-_CHOSEN_ON = 8  # sentences, where the precision is chosen
 
 
 def evaluate_trees(asked: Mapping[str, Any]) -> None:
@@ -63,18 +62,21 @@ def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree]) -> tuple[list[Tree],
     """A model's trees, and how it made them."""
     from dragoman.decoding.options import SearchOptions
     from dragoman.decoding.translate import Translator
+    from dragoman.evaluation.systems import WARM_UP, search_settings
 
     translator = Translator.load(asked["model"], device=asked["device"], precision=asked["precision"])
-    search: dict[str, Any] = {name: asked[name] for name in ("beam", "alpha", "max_length")} | {"options": SearchOptions(tree=True)}
+    search: dict[str, Any] = {name: asked[name] for name in ("beam", "alpha", "max_length")}
+    trees_alone = SearchOptions(tree=True)
     sentences = [" ".join(tree.words) for tree in gold]
     notify(f"parsing {len(gold):,} sentences")
     if asked["precision"] == "auto":
-        translator.translate(sentences[:_CHOSEN_ON], **search)  # before time is taken
+        translator.translate(sentences[:WARM_UP], options=trees_alone, **search)  # before time is taken
     start = time.perf_counter()
-    found = translator.translate(sentences, **search)
+    found = translator.translate(sentences, options=trees_alone, **search)
     seconds = time.perf_counter() - start
     trees = [read_tree(each.text) if each.text else Tree((), ()) for each in found]
-    return trees, {"model": str(asked["model"]), "seconds": seconds, "reached_limit": sum(each.reached_limit for each in found)}
+    facts = {"model": str(asked["model"]), "seconds": seconds, "reached_limit": sum(each.reached_limit for each in found)}
+    return trees, facts | {"decoding": search_settings(translator, **search)}
 
 
 def _warn(report: "BracketReport") -> None:

@@ -11,7 +11,8 @@ from dragoman.evaluation.testset import TestSet, check_length
 if TYPE_CHECKING:
     from dragoman.decoding.translate import Translator
 
-_WARM_UP = 8  # sentences
+WARM_UP = 8
+"""Sentences that are translated before time is taken."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ def per_second(count: int, seconds: float) -> float:
     return count / max(seconds, 1e-9)
 
 
+def search_settings(translator: "Translator", *, beam: int | None, alpha: float | None, max_length: int | None) -> dict[str, Any]:
+    """How a translator searches: its bundle's settings, what was asked instead, and the type of its products where it is not float32."""
+    precision = translator.choice.precision if translator.choice else translator.precision
+    asked = {"beam": beam, "alpha": alpha, "max_length": max_length, "precision": None if precision == "fp32" else precision}
+    own = translator.bundle.config.decoding.model_dump(mode="json")
+    return own | {name: value for name, value in asked.items() if value is not None}
+
+
 def given_system(name: str, texts: Sequence[str], test: TestSet) -> System:
     """Translations that are there; DragomanError with both counts unless there is one for each sentence."""
     check_length(name, texts, test)
@@ -66,18 +75,13 @@ def translating_system(
     sources = test.sources or []
     translate = partial(translator.translate, beam=beam, alpha=alpha, max_length=max_length)
     if warm_up:
-        translate(sources[:_WARM_UP])
+        translate(sources[:WARM_UP])
     start = time.perf_counter()
     translations = translate(sources)
     seconds = time.perf_counter() - start
     config, tokenizer = translator.bundle.config, translator.bundle.source_tokenizer
-    asked = {key: value for key, value in (("beam", beam), ("alpha", alpha)) if value is not None}
-    settings = config.with_values(decoding=asked).model_dump(mode="json") | {"info": dict(translator.bundle.info)}
-    if max_length is not None:
-        settings["decoding"]["max_length"] = max_length
-    precision = translator.choice.precision if translator.choice else translator.precision
-    if precision != "fp32":
-        settings["decoding"]["precision"] = precision
+    settings = config.model_dump(mode="json") | {"info": dict(translator.bundle.info)}
+    settings["decoding"] = search_settings(translator, beam=beam, alpha=alpha, max_length=max_length)
     heads = [tokenizer.split_tag(text, place=f"line {number}") for number, text in enumerate(sources, start=1)]
     return System(
         name=name,

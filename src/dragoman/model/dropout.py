@@ -43,8 +43,8 @@ def _random_words(x: Tensor) -> Tensor:
 
 
 _OPERATORS = torch.library.Library("dragoman", "DEF")  # type: ignore[no-untyped-call]
-"""What torch.compile calls as it is, for it reads NumPy's words wrongly. It takes x so that two calls are not taken for one and the same,
-and the tag says that the backward pass must not draw again."""
+"""What torch.compile calls as it is, for it reads NumPy's words wrongly. It takes x so that two calls are not taken for one and the same;
+the tag is PyTorch's for operators that draw."""
 
 _OPERATORS.define("random_words(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))  # type: ignore[no-untyped-call]
 _OPERATORS.impl("random_words", _random_words, "CPU")  # type: ignore[no-untyped-call]
