@@ -132,7 +132,7 @@ class Seen(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
-        if function in (torch.ops.aten.mm.default, torch.ops.aten.matmul.default):
+        if function in (torch.ops.aten.mm.default, torch.ops.aten.mm.out, torch.ops.aten.matmul.default):
             self.products += made.dim() == 2
         self.shapes |= {tuple(tensor.shape) for tensor in tree_leaves(made) if isinstance(tensor, Tensor) and not is_view(function)}
         return made

@@ -107,27 +107,30 @@ class _OutputLoss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, matrix: Tensor, target: Tensor, epsilon: float, rows: int, dtype: torch.dtype, wants_gradient: bool
     ) -> tuple[Tensor, ...]:
         weight = matrix.to(dtype)  # (V, D)
+        turned = weight.t().contiguous() if dtype == torch.bfloat16 else weight.t()  # (D, V)
         mean_row = matrix.mean(0)  # (D)
         likelihood, gold_logits, correct = matrix.new_zeros(()), matrix.new_zeros(()), target.new_zeros(())
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
+        room = None  # (P, V) that all rows share: new memory for each would take as long as their product
         for start in range(0, len(target), rows):
             gold = target[start : start + rows, None]  # (N, 1) of some rows
             some = product_rows(hidden[start : start + rows], dtype)  # (P, D)
-            logits = some @ weight.t()  # (P, V)
-            p = logits.softmax(-1)  # (P, V)
+            room = logits = torch.mm(some, turned, out=None if room is None else room[: len(some)])  # (P, V)
+            gold_logits += logits[: len(gold)].gather(1, gold).float().sum()
+            p = torch.softmax(logits, -1, out=logits)  # (P, V)
             if p.dtype != torch.bfloat16:
                 p.div_(p.sum(-1, keepdim=True))  # PyTorch's softmax of many classes is off by more than rounding, alike for all of a row
-            top, top_p = (of.amax(-1, keepdim=True)[: len(gold)].float() for of in (logits, p))  # (N, 1)
-            gold_logit = logits[: len(gold)].gather(1, gold).float()  # (N, 1)
-            likelihood += (top - top_p.log() - gold_logit).sum()  # the most likely class is never too unlikely for a logarithm
-            gold_logits += gold_logit.sum()
-            correct += (gold_logit == top).sum()
+            gold_p = p[: len(gold)].gather(1, gold)  # (N, 1)
+            likelihood -= gold_p.float().log().sum()
+            correct += _count_highest(p[: len(gold)], gold_p)
             if wants_gradient:
                 p[len(gold) :].zero_()
                 p[torch.arange(len(gold), device=gold.device), gold[:, 0]] -= 1 - epsilon  # scatter_add_ copies a narrow p whole
                 grad_hidden[start : start + rows] = (p @ weight)[: len(gold)] - epsilon * mean_row
                 grad_matrix += p.t() @ some
+        if not likelihood.isfinite():  # a class was too unlikely for a logarithm of its probability
+            likelihood = _unlikelihood(hidden, matrix, target, rows)
         sum_hidden = hidden.sum(0)  # (D)
         if wants_gradient:
             grad_matrix -= epsilon / len(matrix) * sum_hidden
@@ -140,6 +143,19 @@ class _OutputLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_matrix = ctx.saved_tensors
         return grad_hidden * grads[0], grad_matrix * grads[0], None, None, None, None, None
+
+
+def _unlikelihood(hidden: Tensor, matrix: Tensor, target: Tensor, rows: int) -> Tensor:
+    """Σ -log p(target) by logarithms alone, a few rows at a time; shapes as in `output_loss`."""
+    parts = [slice(start, start + rows) for start in range(0, len(target), rows)]
+    return torch.stack([F.cross_entropy(hidden[part] @ matrix.t(), target[part], reduction="sum") for part in parts]).sum()
+
+
+def _count_highest(p: Tensor, gold_p: Tensor) -> Tensor:
+    """How many of the gold classes' probabilities (N, 1) are the highest of their row of p (N, V)."""
+    # Numbers from 0 up stand in the order of their bits, and whole numbers are compared several times as fast on a CPU.
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()]
+    return (p.view(bits).amax(-1, keepdim=True) == gold_p.view(bits)).sum()
 
 
 class _Divergence(torch.autograd.Function):
