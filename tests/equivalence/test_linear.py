@@ -112,7 +112,7 @@ def test_without_gradients_the_values_are_the_same() -> None:
             assert torch.equal(attention(x, x, x), expected)
 
 
-@pytest.mark.parametrize("length", [20, 600])
+@pytest.mark.parametrize("length", [20, 40, 80, 600])
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_fused_kernel_is_the_equation_under_autocast(length: int, masked: bool) -> None:
     """Short sequences by our own kernel, long ones by PyTorch's; a query that sees nothing gets zeros in both, and no gradient."""

@@ -21,6 +21,10 @@ _FUSED_FROM = 512
 """Keys from which the fused kernel pays in bfloat16 on a CPU; with few, the plain equation takes a fraction of its time."""
 
 
+_ROWS_FROM, _GRADIENT_ROWS_FROM = 64, 32
+"""Keys from which PyTorch's softmax of bfloat16, and its gradient, are as fast as some passes over all numbers: they go row by row."""
+
+
 class Attended(NamedTuple):
     """What attention returns: the output (B, H, Tq, V), and the weights (B, H, Tq, Tk) or None where a kernel does not give them."""
 
@@ -97,7 +101,7 @@ class _NarrowAttention(torch.autograd.Function):
             lowest = torch.finfo(q.dtype).min / 2
             added = q.new_zeros(()) if mask is None else q.new_zeros(mask.shape).masked_fill_(~mask, lowest)
             added = added.expand(batch, heads, queries, keys).reshape(batch * heads, queries, keys)
-            weights = torch.baddbmm(added, q, k.transpose(1, 2), alpha=ctx.scale).softmax(-1)  # (B·H, Tq, Tk)
+            weights = _softmax(torch.baddbmm(added, q, k.transpose(1, 2), alpha=ctx.scale))  # (B·H, Tq, Tk)
             if mask is not None and (torch.compiler.is_compiling() or not mask.any(-1).all()):
                 sees = mask.any(-1, keepdim=True)
                 weights.view(batch, heads, queries, keys).masked_fill_(~sees, 0)  # a query that sees nothing gets zeros
@@ -112,9 +116,27 @@ class _NarrowAttention(torch.autograd.Function):
         batch, heads = grads[0].shape[:2]
         grad = grads[0].bfloat16().reshape(batch * heads, grads[0].size(2), -1)  # (B·H, Tq, V)
         grad_weights = grad @ v.transpose(1, 2)  # (B·H, Tq, Tk)
-        grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(ctx.scale)
+        grad_scores = _softmax_backward(grad_weights, weights).mul_(ctx.scale)
         found = grad_scores @ k, grad_scores.transpose(1, 2) @ q, weights.transpose(1, 2) @ grad
         return *(each.view(batch, heads, each.size(1), -1).to(dtype) for each, dtype in zip(found, ctx.dtypes, strict=True)), None
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Over the last dimension of scores (B·H, Tq, Tk), in bfloat16."""
+    if scores.size(-1) >= _ROWS_FROM:
+        return scores.softmax(-1)
+    wide = scores.float()
+    exponentials = wide.sub_(wide.amax(-1, keepdim=True)).exp_()
+    return exponentials.div_(exponentials.sum(-1, keepdim=True)).bfloat16()
+
+
+def _softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
+    """The gradient of the scores (B·H, Tq, Tk), weights ⊙ (grad - Σ grad ⊙ weights), in bfloat16."""
+    if weights.size(-1) >= _GRADIENT_ROWS_FROM:
+        return cast(Tensor, torch._softmax_backward_data(grad, weights, -1, weights.dtype))
+    wide = weights.float()
+    both = grad * wide  # float32
+    return both.sub_(wide.mul_(both.sum(-1, keepdim=True))).bfloat16()
 
 
 class MultiHeadAttention(nn.Module):

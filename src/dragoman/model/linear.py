@@ -6,6 +6,7 @@ Shapes:  N rows, the positions of a batch   P = N rounded up to a multiple of `R
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -88,7 +89,7 @@ class _NarrowProducts(torch.autograd.Function):
         grad[count:].zero_()
         grad_x = (grad @ weight)[:count].to(ctx.dtype).view(ctx.shape) if ctx.needs_input_grad[0] else None
         grad_weights = (grad.t() @ rows).float().split(ctx.sizes)
-        grad_biases = grad.sum(0, dtype=torch.float32).split(ctx.sizes) if any(ctx.biased) else grad_weights
+        grad_biases = grad.sum(0).float().split(ctx.sizes) if any(ctx.biased) else grad_weights
         pairs = zip(grad_weights, [bias if biased else None for bias, biased in zip(grad_biases, ctx.biased, strict=True)], strict=True)
         return grad_x, None, None, *(each for pair in pairs for each in pair)
 
@@ -98,7 +99,7 @@ class _NarrowFeedForward(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
             rows, first, second = product_rows(x, dtype), first.to(dtype), second.to(dtype)  # (P, I), (F, I), (O, F)
-            inner = (rows @ first.t()).add_(first_bias.to(dtype)).relu_()  # (P, F)
+            inner = F.linear(rows, first, first_bias.to(dtype)).relu_()  # (P, F)
             ctx.save_for_backward(rows, inner, first, second)
             ctx.shape = x.shape
             output = (inner @ second.t())[: x.numel() // x.size(-1)].to(torch.float32)  # (N, O)
@@ -113,4 +114,4 @@ class _NarrowFeedForward(torch.autograd.Function):
         grad_inner = torch.ops.aten.threshold_backward(grad @ second, inner, 0)  # (P, F)
         grad_x = (grad_inner @ first)[:count].to(wide).view(ctx.shape) if ctx.needs_input_grad[0] else None
         grad_first, grad_second = (grad_inner.t() @ rows).to(wide), (grad.t() @ inner).to(wide)
-        return grad_x, None, grad_first, grad_inner.sum(0, dtype=wide), grad_second, grads[0].flatten(0, -2).sum(0)
+        return grad_x, None, grad_first, grad_inner.sum(0).to(wide), grad_second, grads[0].flatten(0, -2).sum(0)
