@@ -1,7 +1,7 @@
 """The decoder of a `Transformer` made ready for search: its products prepared, and a cache that hypotheses share.
 
 Shapes:  B sentences   K hypotheses of each   N = B·K rows   S source positions   T = keys of a sentence, those of all its hypotheses
-         H heads   D = d_model   V target vocabulary
+         L layers   H heads   W = d_k + d_v   D = d_model   V target vocabulary
 
 The hypotheses of a sentence stand in attention as its queries, so the memory is kept once a sentence, and what one hypothesis has computed
 stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose.
@@ -15,7 +15,7 @@ from typing import NamedTuple, cast, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.decoding.products import AskedPrecision, OutputProduct, Precision, Product, check_products, feed_forward, with_products
 from dragoman.decoding.step import StepModel, TransformerStep
@@ -28,30 +28,16 @@ from dragoman.model.masks import padding_mask
 
 _ROOM = 32  # keys that a new cache has room for
 
+_Inner = Callable[[Tensor], Tensor]
+_KeysValues = tuple[Tensor, Tensor]
 
-class _KeysValues(NamedTuple):
-    """Of one layer: (B, H, room, width) each, or as long as the memory."""
 
-    key: Tensor
-    value: Tensor
+class _Memory:
+    """Keys and values of the memory: ``whole`` (L, B, H, S, W), and a view of each layer's keys and values (B, H, S, width)."""
 
-    def moved(self, places: Tensor, sources: Tensor, sentences: int) -> "_KeysValues":
-        """The first so many sentences, after those at ``sources`` (M,) were copied to ``places`` (M,), in place."""
-        for part in self if len(places) else ():
-            part.index_copy_(0, places, part.index_select(0, sources))
-        return _KeysValues(*(part[:sentences] for part in self))
-
-    def select(self, rows: Tensor, length: int, room: int) -> "_KeysValues":
-        """The first ``length`` keys of the given sentences, with room for so many."""
-        made = _KeysValues(*(each.new_empty(len(rows), each.size(1), room, each.size(3)) for each in self))
-        for new, old in zip(made, self, strict=True):
-            new[:, :, :length] = old[:, :, :length].index_select(0, rows)
-        return made
-
-    def with_room(self, length: int) -> "_KeysValues":
-        """The same with room for more keys; it is kept where it has room for so many."""
-        have = self.key.size(2)
-        return self if have >= length else self.select(torch.arange(len(self.key), device=self.key.device), have, max(length, 2 * have))
+    def __init__(self, whole: Tensor, d_k: int) -> None:
+        self.whole, self.d_k = whole, d_k
+        self.layers = _of_layers(whole, d_k)
 
 
 @dataclass(frozen=True)
@@ -61,66 +47,65 @@ class Prepared:
     hypotheses: int  # K
     steps: int
     length: int  # T
-    memory: tuple[_KeysValues, ...]
-    memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
-    own: tuple[_KeysValues, ...]
+    memory: _Memory
+    memory_mask: Tensor | None  # (B, 1, 1, S): 0 at tokens, -∞ at padding; None where there is none
+    own: Tensor  # (L, B, H, room, W): keys and values of the positions so far
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
 
 
 class _Layer:
-    """A `DecoderLayer` with its products prepared."""
+    """A `DecoderLayer` with its products prepared. Its keys and values stand side by side, W = d_k + d_v numbers of each head."""
 
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
         own, cross = layer.self_attn, layer.cross_attn
-        self.heads, self.widths = own.n_heads, [own.d_k, own.d_k, own.d_v]
+        self.heads, self.d_k, self.width = own.n_heads, own.d_k, own.d_k + own.d_v
 
-        def product(*layers: Linear) -> Callable[[Tensor], Tensor]:
-            return Product(*layers, precision=precision).forward  # a step of one sentence is mostly calls: these pass the module's by
+        def product(*layers: Linear) -> _Inner:
+            return Product(*layers, precision=precision).of_rows()
 
-        self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
-        self.query, self.memory, self.cross_concat = product(cross.w_q), product(cross.w_k, cross.w_v), product(cross.w_concat)
-        self.cross_heads, self.cross_widths = cross.n_heads, [cross.d_k, cross.d_v]
+        # A step of one sentence is mostly calls, so there are as few as can be between the products.
+        self.own, self.own_concat = product(own.w_q, _side_by_side(own)), product(own.w_concat)
+        self.query, self.cross_concat = product(cross.w_q), product(cross.w_concat)
+        self.memory = Product(_side_by_side(cross), precision=precision).forward
         self.feed_forward = feed_forward(layer.feed_forward, precision)
-        self.around = [partial(layer.around, norm=norm.forward, dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
+        self.around = [partial(layer.around, norm=_norm(norm), dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
-    def start(self, memory: Tensor) -> _KeysValues:
-        """Keys and values of the memory (B, S, D)."""
-        key, value = self.memory(memory).split_with_sizes([self.cross_heads * width for width in self.cross_widths], -1)
-        return _KeysValues(*(_heads(each, self.cross_heads).contiguous() for each in (key, value)))
+    def start(self, memory: Tensor) -> Tensor:
+        """Keys and values (B, H, S, W) of the memory (B, S, D)."""
+        return self.memory(memory).view(*memory.shape[:-1], self.heads, self.width).transpose(1, 2)
 
-    def room(self, sentences: int, like: Tensor) -> _KeysValues:
-        """An empty cache."""
-        return _KeysValues(*(like.new_empty(sentences, self.heads, _ROOM, width) for width in self.widths[1:]))
-
-    def __call__(self, x: Tensor, state: Prepared, number: int, mask: Tensor | None) -> tuple[Tensor, _KeysValues]:
-        """x (N, D) of the new positions, and the mask (B, 1, K, T) of their keys; returns (N, D) and the cache with them."""
-        count, length = state.hypotheses, state.length
-        own = state.own[number].with_room(length + count)
+    def __call__(self, x: Tensor, own: "_Part", memory: "_Part", place: Tensor) -> Tensor:
+        """x (N, D) of the new positions, whose keys and values come into ``place`` (B, H, K, W); returns (N, D)."""
+        count = place.size(2)
 
         def self_attention(y: Tensor) -> Tensor:
-            parts = (
-                self.own(y)
-                .view(-1, count, sum(self.widths) * self.heads)
-                .split_with_sizes([self.heads * width for width in self.widths], -1)
-            )
-            query, key, value = (_heads(part, self.heads) for part in parts)  # (B, H, K, width)
-            own.key[:, :, length : length + count] = key
-            own.value[:, :, length : length + count] = value
-            keys, values = (each[:, :, : length + count] for each in own)
-            attended: Tensor = self.own_concat(_rows(F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)))  # (N, D)
-            return attended
+            query, keys_values = self.own(y).split_with_sizes([self.heads * self.d_k, self.heads * self.width], 1)
+            place.copy_(self._heads(keys_values, count))
+            return self.own_concat(_rows(own.attention(self._heads(query, count))))
 
         def cross_attention(y: Tensor) -> Tensor:
-            query = _heads(self.query(y).view(-1, count, self.cross_heads * self.cross_widths[0]), self.cross_heads)  # (B, H, K, width)
-            mask = state.memory_mask.expand(-1, -1, count, -1)
-            heads = F.scaled_dot_product_attention(query, *state.memory[number], attn_mask=mask)
-            attended: Tensor = self.cross_concat(_rows(heads))  # (N, D)
-            return attended
+            return self.cross_concat(_rows(memory.attention(self._heads(self.query(y), count))))
 
         x = self.around[0](x, self_attention)
         x = self.around[1](x, cross_attention)
-        return self.around[2](x, self.feed_forward), own
+        return self.around[2](x, self.feed_forward)
+
+    def _heads(self, rows: Tensor, count: int) -> Tensor:
+        """(N, H·width) as (B, H, K, width)."""
+        return rows.view(-1, count, self.heads, rows.size(1) // self.heads).transpose(1, 2)
+
+
+class _Part(NamedTuple):
+    """What a layer attends to: keys and values (B, H, T, width), and who sees which (B, 1, K, T), None where all see all."""
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+
+    def attention(self, query: Tensor) -> Tensor:
+        """query (B, H, K, d_k); returns (B, H, K, d_v)."""
+        return F.scaled_dot_product_attention(query, self.key, self.value, attn_mask=self.mask)
 
 
 class PreparedStep(StepModel[Prepared]):
@@ -133,50 +118,60 @@ class PreparedStep(StepModel[Prepared]):
         self.decoder = model.decoder
         self.encoder = with_products(model.encoder, precision)
         self.layers = [_Layer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
+        self.final_norm = _norm(model.decoder.final_norm)
         self.output = OutputProduct(model.output, model.output_bias, precision=precision)
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
-        memory = self.encoder(source, padding_mask(source_mask))  # (B, S, D)
-        mask = memory.new_zeros(source_mask.shape).masked_fill_(~source_mask, -math.inf)[:, None, None]
-        own = tuple(layer.room(len(source), memory) for layer in self.layers)
-        return Prepared(1, 0, 0, tuple(layer.start(memory) for layer in self.layers), mask, own, None)
+        padded = not source_mask.all()
+        memory = self.encoder(source, padding_mask(source_mask) if padded else None)  # (B, S, D)
+        mask = memory.new_zeros(source_mask.shape).masked_fill_(~source_mask, -math.inf)[:, None, None] if padded else None
+        first = self.layers[0]
+        whole = torch.stack([layer.start(memory) for layer in self.layers])  # (L, B, H, S, W)
+        own = memory.new_empty(len(self.layers), len(source), first.heads, _ROOM, first.width)
+        return Prepared(1, 0, 0, _Memory(whole, first.d_k), mask, own, None)
 
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the state with it."""
         decoder, count = self.decoder, state.hypotheses
+        length = state.length + count
         x = decoder.positions(decoder.embedding(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
         mask = None if seen is None else seen[:, None]  # (B, 1, K, T)
-        own = []
-        for number, layer in enumerate(self.layers):
-            x, cache = layer(x, state, number, mask)
-            own.append(cache)
+        memory_mask = None if state.memory_mask is None else state.memory_mask.expand(-1, -1, count, -1)
+        own = _with_room(state.own, state.length, length)
+        places = own.narrow(3, state.length, count).unbind()
+        keys_values = _of_layers(own.narrow(3, 0, length), state.memory.d_k)
+        for layer, place, part, memory in zip(self.layers, places, keys_values, state.memory.layers, strict=True):
+            x = layer(x, _Part(*part, mask), _Part(*memory, memory_mask), place)
         room = self.output.room(len(x), state.room)
-        log_probs = self.output.log_probs(decoder.final_norm(x), room)  # (N, V)
-        length = state.length + count
-        return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, tuple(own), seen, room)
+        log_probs = self.output.log_probs(self.final_norm(x), room)  # (N, V)
+        return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, room)
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
-        sentence = rows[:, 0] // state.hypotheses  # (B,)
+        before, after = state.own.size(1), len(rows)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
-            seen = state.memory_mask.new_zeros(len(state.memory_mask), state.hypotheses, state.length)
+            seen = state.own.new_zeros(before, state.hypotheses, state.length)
         if seen is not None:
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
+        sentence = rows[:, 0] // state.hypotheses  # (B,)
         state = replace(state, hypotheses=rows.size(1), seen=seen)
-        before, after = len(state.memory_mask), len(sentence)
+        if before == after == 1:
+            return state
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
         if not len(moved) and after == before:
             return state
+        caches = [state.memory.whole, state.own]  # (L, B, H, …, W)
         if after <= before and 2 * len(moved) <= after:  # as when sentences leave: those from the end take their places
-            sources = sentence[moved]
-            memory, own = (tuple(each.moved(moved, sources, after) for each in caches) for caches in (state.memory, state.own))
+            for cache in caches if len(moved) else ():
+                cache.index_copy_(1, moved, cache.index_select(1, sentence[moved]))
+            memory, own = (cache[:, :after] for cache in caches)
         else:
-            memory = tuple(_KeysValues(*(part.index_select(0, sentence) for part in each)) for each in state.memory)
-            own = tuple(each.select(sentence, state.length, each.key.size(2)) for each in state.own)
-        return replace(state, memory=memory, own=own, memory_mask=state.memory_mask.index_select(0, sentence))
+            memory, own = (cache.index_select(1, sentence) for cache in caches)
+        mask = None if state.memory_mask is None else state.memory_mask.index_select(0, sentence)
+        return replace(state, memory=_Memory(memory, state.memory.d_k), own=own, memory_mask=mask)
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -203,7 +198,9 @@ def can_prepare(model: EncoderDecoder) -> bool:
         return False
     watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
-    return not watched and all(isinstance(each, MultiHeadAttention) and _plain(each) for each in heads)
+    if watched or not all(isinstance(each, MultiHeadAttention) and _plain(each) for each in heads):
+        return False
+    return len({(each.n_heads, each.d_k, each.d_v) for each in heads}) == 1
 
 
 def _plain(attention: MultiHeadAttention) -> bool:
@@ -223,11 +220,43 @@ def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like
     return torch.cat((seen, new), -1)
 
 
-def _heads(projected: Tensor, count: int) -> Tensor:
-    """(B, T, H·width) as (B, H, T, width)."""
-    return projected.view(*projected.shape[:-1], count, -1).transpose(1, 2)
-
-
 def _rows(heads: Tensor) -> Tensor:
     """(B, H, K, width) as (N, H·width)."""
-    return heads.transpose(1, 2).flatten(2).flatten(0, 1)
+    return heads.transpose(1, 2).reshape(heads.size(0) * heads.size(2), -1)
+
+
+def _of_layers(caches: Tensor, d_k: int) -> list[_KeysValues]:
+    """Keys (B, H, T, d_k) and values (B, H, T, d_v) of each layer; caches (L, B, H, T, W)."""
+    keys, values = caches.split_with_sizes([d_k, caches.size(-1) - d_k], -1)
+    return list(zip(keys.unbind(), values.unbind(), strict=True))
+
+
+def _with_room(own: Tensor, have: int, length: int) -> Tensor:
+    """The caches (L, B, H, room, W), of which ``have`` keys are used, with room for ``length``; themselves where they have it."""
+    if own.size(3) >= length:
+        return own
+    made = own.new_empty(*own.shape[:3], max(length, 2 * have), own.size(4))
+    made[:, :, :, :have] = own[:, :, :, :have]
+    return made
+
+
+def _side_by_side(attention: MultiHeadAttention) -> Linear:
+    """One layer for keys and values: those of the first head, those of the second, …"""
+
+    def joined(key: Tensor, value: Tensor) -> nn.Parameter:
+        heads = [each.detach().unflatten(0, (attention.n_heads, -1)) for each in (key, value)]
+        return nn.Parameter(torch.cat(heads, 1).flatten(0, 1), requires_grad=False)
+
+    key, value = attention.w_k, attention.w_v
+    made = Linear(key.in_features, key.out_features + value.out_features, bias=key.bias is not None, device="meta")
+    made.weight = joined(key.weight, value.weight)
+    made.bias = None if key.bias is None else joined(key.bias, value.bias)
+    return made
+
+
+def _norm(module: nn.Module) -> _Inner:
+    """A function of x (N, D) that is the norm, without the calls that a module's takes."""
+    if type(module) is not nn.LayerNorm:
+        return module.forward
+    shape, weight, bias, epsilon = module.normalized_shape, module.weight, module.bias, module.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, epsilon)

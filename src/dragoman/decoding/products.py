@@ -5,7 +5,7 @@ Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabula
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -64,6 +64,13 @@ class Product(nn.Module):
         product = (product_rows(x, self.narrow.dtype) @ self.narrow)[:count].to(x.dtype).view(*x.shape[:-1], -1)
         return product if self.bias is None else product.add_(self.bias)
 
+    def of_rows(self) -> Callable[[Tensor], Tensor]:
+        """The same for x (N, I), as a function of as few calls as can be."""
+        turned, bias = self.turned, self.bias
+        if turned is None or self.narrow is not None:
+            return self.forward
+        return (lambda x: torch.mm(x, turned)) if bias is None else (lambda x: torch.addmm(bias, x, turned))
+
 
 class OutputProduct:
     """The output matrix, and its bias: hidden states to log-probabilities, or logits, of everything that may follow."""
@@ -106,9 +113,9 @@ class OutputProduct:
 
 
 def feed_forward(module: nn.Module, precision: Precision) -> Any:
-    """A function of x (…, D) that is the feed-forward layer with its products prepared."""
+    """A function of x (N, D) that is the feed-forward layer with its products prepared."""
     if type(module) is FeedForward and type(module[1]) is nn.ReLU:
-        first, second = (Product(cast(Linear, module[place]), precision=precision).forward for place in (0, 2))
+        first, second = (Product(cast(Linear, module[place]), precision=precision).of_rows() for place in (0, 2))
         return lambda x: second(first(x).relu_())
     return with_products(module, precision)
 
