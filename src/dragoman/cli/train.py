@@ -204,7 +204,7 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
             trainer = _trainer(run, prepared, log, device, ranks)
             ranks.wait()  # nothing stands in the way of any
             step = trainer.progress.step
-            machine = machine_facts(device) | {"precision": str(trainer.dtype).removeprefix("torch."), "processes": ranks.size}
+            machine = machine_facts(device) | {"precision": trainer.precision, "processes": ranks.size}
             resumed = None if changes is None else {"argv": sys.argv, "step": step, "changed": changes}
             record_run(run, prepared, machine=machine, resumed=resumed)
         except DragomanError:
@@ -299,7 +299,7 @@ def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
         layers = f"{model.decoder_layers if model.architecture == 'decoder-only' else model.encoder_layers}"
     return (
         f"{text}  vocabulary {len(prepared.source_tokenizer):,}  {layers} layers  d_model {model.d_model}  "
-        f"{count_parameters(model):,} parameters  {trainer.device} {trainer.dtype}"
+        f"{count_parameters(model):,} parameters  {trainer.device} {trainer.precision}"
         + (f"  {trainer.ranks.size} processes" if trainer.ranks.size > 1 else "")
     )
 
