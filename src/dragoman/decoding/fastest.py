@@ -113,7 +113,8 @@ def other_types(device: torch.device) -> list[Precision]:
 def step_times(steps: Mapping[Precision, StepModel[Any]], search: Search, texts: Sequence[Wanted]) -> dict[Precision, float]:
     """Seconds of a decoder step with its choice of tokens in each type, by turns: the least of a few, after one that does not count.
 
-    The step has 128 rows or so, as 32 sentences with a beam of 4 have. A few texts are encoded for it, each once, and their memory repeated.
+    The step has 128 rows or so, as 32 sentences with a beam of 4 have. A few texts are encoded for it once in each type, and their memory
+    is repeated.
     """
     count = max(1, _ROWS // search.beam)
     source, mask = _sources(search, texts[: min(_ENCODED, count)])  # (E, S) of E sentences

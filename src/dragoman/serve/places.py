@@ -29,7 +29,8 @@ class Place:
     def find(cls, path: Path, *, name: str = "") -> "Place":
         """The place of a model; DragomanError that says what is wrong with its folder, its settings or its languages."""
         if is_awaited(path) and not lost_checkpoints(path) and not list_checkpoints(path):
-            raise DragomanError(f"{path}: this run has no checkpoint yet; wait until its training has written one, or give --watch")
+            remedy = "serve it once its training has written one, or give --watch to see its curves until then"
+            raise DragomanError(f"{path}: this run has no checkpoint yet; {remedy}")
         folder = resolve_model(path)
         config = load_config(folder)
         pairs = {} if config.model.single else _pairs(folder, config)
