@@ -6,7 +6,7 @@ Nothing in it is executed when it is read, and every fault of a damaged or forei
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -291,7 +291,7 @@ def _misfits(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[
 def resolve_model(path: str | Path) -> Path:
     """The bundle that a path means: itself, or the best checkpoint of a run folder, else the last, with a warning if the best is gone.
 
-    Raises DragomanError when there is none.
+    Raises DragomanError when there is none, and names a damaged checkpoint and a whole one of the run.
     """
     folder = Path(path)
     if (folder / "config.json").is_file():
@@ -300,13 +300,16 @@ def resolve_model(path: str | Path) -> Path:
     if best is not None:
         return best
     if last is not None:
-        mark = folder / "checkpoints" / "best"
-        if mark.exists():
+        if (mark := folder / "checkpoints" / "best").exists():
             _log.warning("%s: the checkpoint that it names is gone; using the last, %s, until another is the best", mark, last.name)
         return last
     if not folder.exists():
         raise DragomanError(f"{folder}: no such model; give a run folder, a checkpoint folder or a bundle")
-    raise DragomanError(f"{folder}: neither a bundle (no config.json) nor a run with a finished checkpoint; give another folder")
+    whole, lost = list_checkpoints(folder), lost_checkpoints(folder)
+    instead = f"give {whole[-1]}, which is whole" if whole else "give another folder"
+    if lost:
+        raise DragomanError(f"{lost[-1]}: config.json is not there, so this is no checkpoint; put it back, or {instead}")
+    raise DragomanError(f"{folder}: neither a bundle (no config.json) nor a run with a finished checkpoint; {instead}")
 
 
 def marked_checkpoint(run: Path, mark: str) -> Path | None:
@@ -391,9 +394,6 @@ def average_bundles(folders: Sequence[Path], out: Path) -> None:
 def _require_same_kind(first_folder: Path, first: Bundle, folder: Path, other: Bundle) -> None:
     if other.config.model != first.config.model:
         raise DragomanError(f"{folder}: its model settings differ from those of {first_folder}; average checkpoints of one run")
-    if _fingerprints(other) != _fingerprints(first):
+    tokenizers = [(bundle.source_tokenizer.fingerprint, bundle.target_tokenizer.fingerprint) for bundle in (first, other)]
+    if tokenizers[0] != tokenizers[1]:
         raise DragomanError(f"{folder}: its tokenizer differs from that of {first_folder}; average checkpoints of one run")
-
-
-def _fingerprints(bundle: Bundle) -> Iterable[str]:
-    return [bundle.source_tokenizer.fingerprint, bundle.target_tokenizer.fingerprint]

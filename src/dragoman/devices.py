@@ -4,7 +4,8 @@ import ctypes
 import os
 import platform
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,25 @@ def keep_freed_memory() -> None:
 
     Every training step frees and takes hundreds of megabytes, and to fetch them anew, page by page, takes time.
     """
-    with suppress(AttributeError, OSError, TypeError):  # another C library has no mallopt, Windows no library without a name
-        mallopt = ctypes.CDLL(None).mallopt
+    with _glibc() as library:
         for parameter, value in ((_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20), (_MMAP_THRESHOLD, 32 * 2**20)):
-            mallopt(parameter, value)
+            library.mallopt(parameter, value)
+
+
+def give_back_memory() -> None:
+    """Asks the C library, where it is glibc, to give the memory that has been freed back to the system, as after reading a model.
+
+    It does so by itself with what lies at the end of what it has, and seldom then: one small thing that stays keeps all that is before it.
+    """
+    with _glibc() as library:
+        library.malloc_trim(0)
+
+
+@contextmanager
+def _glibc() -> Iterator[ctypes.CDLL]:
+    """The C library; what another than glibc does not have is left undone."""
+    with suppress(AttributeError, OSError, TypeError):  # another has no mallopt, Windows no library without a name
+        yield ctypes.CDLL(None)
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:

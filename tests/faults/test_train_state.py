@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -326,6 +327,21 @@ def test_a_newest_checkpoint_that_is_not_whole_is_refused(
     assert "no finished checkpoint yet" not in facts
     (newest / "config.json").write_bytes(lost)
     assert train(run, None, "--max-steps", "6") == 0
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_anew(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under --quiet as well, for what was trained is lost with them; one that is where it was says nothing."""
+    run = tmp_path / "run"
+    assert train(run, data, "--max-steps", "4", "--quiet") == 0
+    assert train(run, None, "--max-steps", "5", "--quiet") == 0
+    assert capsys.readouterr().err == ""
+    before = final_weights(run)
+    shutil.rmtree(run / "checkpoints")
+    assert train(run, None, "--max-steps", "5", "--quiet") == 0
+    lost = "there is no checkpoint to go on from, so the 5 updates in its log.jsonl are made anew"
+    assert capsys.readouterr().err == f"dragoman: warning: {run}: {lost}\n"
+    assert same_bits(final_weights(run), before)
+    assert [record["event"] for record in records(run, "event")] == ["start", "stop", "resume", "stop", "start", "stop"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])

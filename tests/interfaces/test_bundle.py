@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 import stat
 import struct
 from collections.abc import Callable
@@ -459,6 +460,29 @@ def test_a_run_means_its_best_checkpoint_or_else_its_last(tmp_path: Path, caplog
     assert load_bundle(run).info["step"] == 10
     best = run / "checkpoints" / "best"
     assert caplog.messages == [f"{best}: the checkpoint that it names is gone; using the last, step-000010, until another is the best"]
+
+
+def test_a_damaged_checkpoint_is_named_and_a_whole_one_to_use(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, second = (run / "checkpoints" / f"step-{step:06}" for step in (5, 10))
+    for folder in (first, second):
+        save_bundle(make_bundle(), folder)
+        mark_checkpoint(run, "last", folder)
+    (second / "config.json").unlink()
+    damaged = f"{second}: config.json is not there, so this is no checkpoint; put it back, or give"
+    with pytest.raises(DragomanError) as found:
+        resolve_model(run)
+    assert str(found.value) == f"{damaged} {first}, which is whole"
+    (first / "config.json").unlink()
+    with pytest.raises(DragomanError) as found:
+        resolve_model(run)
+    assert str(found.value) == f"{damaged} another folder"
+    shutil.rmtree(second)
+    save_bundle(make_bundle(), second)
+    shutil.rmtree(first)
+    (run / "checkpoints" / "last").unlink()
+    with pytest.raises(DragomanError, match=rf"nor a run with a finished checkpoint; give {second}, which is whole"):
+        resolve_model(run)
 
 
 def test_nothing_and_something_else_are_told_apart(tmp_path: Path) -> None:

@@ -326,6 +326,28 @@ def test_each_type_is_timed() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize(("given", "encoded"), [(20, 4), (3, 3)])
+@torch.inference_mode()
+def test_few_sentences_are_encoded_for_it_and_the_step_has_its_rows(given: int, encoded: int) -> None:
+    _, search, wanted = searched(TEXTS[:given])
+
+    class Counting(Around):
+        def start(self, source: Tensor, source_mask: Tensor) -> Any:
+            started.append(len(source))
+            return super().start(source, source_mask)
+
+        def next(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+            log_probs, state = super().next(tokens, state)
+            assert log_probs.size(0) == len(tokens) == 128
+            sentences = log_probs.view(32, 4, -1)
+            assert torch.allclose(sentences, sentences[torch.arange(32) % encoded][:, :1], atol=1e-5)
+            return log_probs, state
+
+    started: list[int] = []
+    assert step_times({"fp32": Counting(search.model)}, search, wanted)["fp32"] > 0
+    assert started == [encoded]
+
+
 @torch.inference_mode()
 def test_a_type_that_takes_long_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is the steps': one in float32 takes a second, one in the other five."""

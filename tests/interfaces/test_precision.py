@@ -64,7 +64,7 @@ def test_a_resumed_run_computes_as_before(tmp_path: Path, monkeypatch: pytest.Mo
     assert train(parts, data, "--max-steps", "3", **settings) == 0
     measured(monkeypatch, 1.1)
     assert train(parts, None, "--max-steps", "6") == 0
-    assert json.loads((parts / "run.json").read_text("utf-8"))["precision"] == "bfloat16"
+    assert json.loads((parts / "run.json").read_text("utf-8"))["precision"] == "bf16"
     expected = final_weights(whole)
     for name, weight in final_weights(parts).items():
         assert torch.equal(weight, expected[name]), name
@@ -87,6 +87,32 @@ with open("/proc/self/statm") as facts:
         for what in ("keep", "give back")
     )
     assert kept - given_back > 150 * 2**20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the function")
+def test_freed_memory_is_given_back_when_asked_for() -> None:
+    script = """
+from dragoman.devices import give_back_memory
+def resident():
+    with open("/proc/self/statm") as facts:
+        return int(facts.read().split()[1]) * 4096
+blocks = [bytearray(2000) for _ in range(50_000)]
+del blocks[:-1]  # the last one keeps what is before it
+before = resident()
+give_back_memory()
+print(before - resident())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 50 * 2**20
+
+
+def test_a_run_calls_its_type_as_the_settings_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_pairs(tmp_path / "train", toy_pairs(40))
+    for name in ("fp32", "bf16"):
+        assert train(tmp_path / name, data, "--max-steps", "2", "--device", "cpu", "--precision", name) == 0
+        first, *_ = capsys.readouterr().err.splitlines()
+        assert first.endswith(f" parameters  cpu {name}  → {tmp_path / name}")
+        assert json.loads((tmp_path / name / "run.json").read_text("utf-8"))["precision"] == name
 
 
 class TestFloat16:
@@ -151,7 +177,7 @@ class TestFloat16:
             assert found["loss"] != right["loss"]
             assert found["loss"] == pytest.approx(right["loss"], abs=1e-2)
             assert found["grad_norm"] == pytest.approx(right["grad_norm"], rel=0.05)
-        assert json.loads((tmp_path / "narrow" / "run.json").read_text("utf-8"))["precision"] == "float16"
+        assert json.loads((tmp_path / "narrow" / "run.json").read_text("utf-8"))["precision"] == "fp16"
 
     def test_an_update_that_overflows_is_left_out_and_is_no_step(self, tmp_path: Path, narrow: None) -> None:
         trainer = make_trainer(tmp_path, toy_pairs(40), max_steps=2, evaluate_every=1)

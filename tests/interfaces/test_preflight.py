@@ -111,7 +111,7 @@ def test_a_dry_run_tells_everything_and_leaves_nothing(data: Path, tmp_path: Pat
     out, err = capsys.readouterr()
     assert err == "dragoman: warning: train: dropped 1 of 41 pairs (1 empty side)\n"
     head, epoch, memory, measured, end, within = out.splitlines()
-    assert re.fullmatch(r"aa→bb  40 pairs  vocabulary 53  1\+1 layers  d_model 16  [\d,]+ parameters  cpu torch.float32", head)
+    assert re.fullmatch(r"aa→bb  40 pairs  vocabulary 53  1\+1 layers  d_model 16  [\d,]+ parameters  cpu fp32", head)
     steps = int(re.search(r"in (\d+) steps; 1 of 41 pairs dropped \(1 empty side\)$", epoch)[1])  # type: ignore[index]
     assert memory.startswith("memory: about ")
     found = re.fullmatch(r"measured on 8 updates: ([\d,]+) target tokens a second, ([\d.e-]+) s an update, most memory .*B", measured)

@@ -104,7 +104,7 @@ def test_the_log_is_one_line_a_record_to_every_reader(tmp_path: Path) -> None:
 
 
 GOLDEN = """\
-aa→bb  40 pairs  vocabulary 52  1+1 layers  d_model 16  # parameters  cpu torch.float32  → run
+aa→bb  40 pairs  vocabulary 52  1+1 layers  d_model 16  # parameters  cpu fp32  → run
 an epoch: # source and # target tokens in # steps; no pair dropped
 memory: about #B (weights #B, gradients #B, Adam #B, activations #B); #B free
 1/4  loss #  ppl #  acc #%  lr #  |g| #  #k tok/s  ETA #

@@ -1,11 +1,13 @@
 """``dragoman serve`` as a process: what it says, how it ends, and what stands in its way; keys, limits, new checkpoints."""
 
+import gc
 import json
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +107,87 @@ sys.exit(dragoman.cli.main(["serve", "anything"]))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
     assert (done.returncode, done.stdout) == (1, "[]\n")
     assert done.stderr == "dragoman: serving needs the package uvicorn; pip install 'dragoman[serve]'\n"
+
+
+IDLE = """\
+import sys
+from pathlib import Path
+from dragoman.cli.looking import Looking
+from dragoman.serve.server import serve
+from dragoman.serve.settings import ServeSettings
+
+def ready(running):
+    print(*sorted(sys.modules))
+    running.stop()
+
+serve([Path(sys.argv[1])], ServeSettings(port=0, device="cpu"), say=print, ready=ready, looking=Looking())
+"""
+
+
+def test_an_idle_server_has_not_imported_what_only_some_requests_need(made: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", IDLE, str(made)], capture_output=True, text=True, env=environment(), check=True)
+    imported = set(done.stdout.split())
+    assert {"torch", "dragoman.serve.server", "dragoman.decoding.translate"} <= imported
+    unneeded = {"rich", "sacrebleu", "sympy", "torch._dynamo", "html.parser", "babel"}
+    unneeded |= {f"dragoman.{name}" for name in ("training.report", "training.trainer", "serve.openapi", "serve.docs_page")}
+    assert imported & unneeded == set()
+    assert {name for name in imported if name.startswith(("dragoman.explain", "dragoman.evaluation", "dragoman.interop"))} == set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["torch", "dragoman.serve.server", "dragoman.serve.detect"])
+def test_a_signal_amid_the_imports_ends_it_in_peace(module: str, number: signal.Signals, made: Path) -> None:
+    """Ctrl-C there used to be lost, to leave with a fault of the import, or to kill the process; SIGTERM to kill it."""
+    program = """\
+import builtins, os, sys
+from dragoman.cli import main
+number, module, model = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Finder())
+sys.exit(main(["serve", model, "--port", "0", "--device", "cpu"]))
+"""
+    command = [sys.executable, "-c", program, str(int(number)), module, str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "dragoman: stopped\n")
+
+
+@pytest.mark.parametrize("place", ["find_models", "Service"])
+def test_a_signal_before_the_models_are_read_ends_it_too(place: str, made: Path) -> None:
+    program = """\
+import os, signal, sys
+from dragoman.cli import main
+from dragoman.serve import server
+
+inner = getattr(server, sys.argv[1])
+
+def outer(*arguments, **others):
+    os.kill(os.getpid(), signal.SIGINT)
+    return inner(*arguments, **others)
+
+setattr(server, sys.argv[1], outer)
+sys.exit(main(["serve", sys.argv[2], "--port", "0", "--device", "cpu"]))
+"""
+    command = [sys.executable, "-c", program, place, str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100)
+    assert (done.returncode, done.stdout) == (0, "")
+    said = done.stderr.splitlines()
+    assert said[0].startswith("dragoman: listening on ")
+    assert said[-1] == "dragoman: stopped"
+    assert not [line for line in said if "ready" in line or "Error" in line]
+
+
+def test_what_loading_leaves_is_collected_in_the_thread_that_computes(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    collect = gc.collect
+    monkeypatch.setattr("dragoman.serve.service.gc.collect", lambda: threads.append(threading.current_thread().name) or collect())
+    monkeypatch.setattr("dragoman.serve.service.give_back_memory", lambda: threads.append(threading.current_thread().name))
+    with serving(made, device="cpu"):
+        assert threads == ["dragoman-engine"] * 2
 
 
 def test_keys_have_their_own_limits(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

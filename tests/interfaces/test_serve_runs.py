@@ -210,9 +210,14 @@ def test_a_run_without_a_checkpoint_is_watched(made: Path, tmp_path: Path, caplo
 
 def test_without_watch_a_run_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = begun(tmp_path / "young")
-    for arguments in (["serve", str(run)], ["serve", str(tmp_path / "none"), "--watch"]):
-        assert main(arguments) == 1
-        assert "give a" in capsys.readouterr().err
+    assert main(["serve", str(run)]) == 1
+    remedy = "serve it once its training has written one, or give --watch to see its curves until then"
+    assert capsys.readouterr().err == f"dragoman: {run}: this run has no checkpoint yet; {remedy}\n"
+    assert main(["serve", str(tmp_path / "none"), "--watch"]) == 1
+    assert "none: no such model; give a run folder" in capsys.readouterr().err
+    (run / "checkpoints" / "step-000020").mkdir(parents=True)
+    assert main(["serve", str(run)]) == 1
+    assert "step-000020: config.json is not there, so this is no checkpoint; put it back, or give another folder" in capsys.readouterr().err
 
 
 def test_a_watched_run_is_loaded_when_told_to(made: Path, tmp_path: Path) -> None:
@@ -331,7 +336,7 @@ def test_the_options_reach_the_server(made: Path, monkeypatch: pytest.MonkeyPatc
 
     asked: list[tuple[bool, bool, bool]] = []
 
-    def serve(paths: object, settings: Any, *, say: object, looking: object) -> None:
+    def serve(paths: object, settings: Any, *, say: object, stops: object, looking: object) -> None:
         asked.append((settings.explain, settings.watch, isinstance(looking, Looking)))
 
     monkeypatch.setattr("dragoman.serve.server.serve", serve)

@@ -1,25 +1,26 @@
-"""What `dragoman serve` looks into models with: `explain`, in the form that a server takes."""
+"""What `dragoman serve` looks into models with: `explain`, in the form that a server takes.
+
+It is imported when somebody looks: a server that only translates has its memory for other things.
+"""
 
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman.bundle import Bundle
-from dragoman.explain.answer import Explanation, explain
-from dragoman.explain.keeping import compacted, expected_bytes, held_bytes
-from dragoman.explain.steps import focus_on
-from dragoman.explain.walk import walk
 from dragoman.serve.traces import Wished
-from dragoman.training.report import learning_rates
+
+if TYPE_CHECKING:
+    from dragoman.explain.answer import Explanation
 
 
 @dataclass(frozen=True)
 class Looked:
     """A pass that is kept: `serve.traces.Pass`."""
 
-    found: Explanation
+    found: "Explanation"
     size: int
     wish: Wished
     name: str
@@ -57,6 +58,10 @@ class Looked:
 
     def walk(self, *, layer: int | None, head: int | None, token: int | str | None, target_token: int | str | None) -> dict[str, Any]:
         """The walk as `dragoman explain --json` prints it; beside each step its largest difference, and the command for its tensor."""
+        from dragoman.explain.steps import focus_on
+        from dragoman.explain.walk import walk
+        from dragoman.training.report import learning_rates
+
         focus = focus_on(self.found, layer=layer, head=head, token=token, target_token=target_token)
         steps = walk(self.found, focus, rates=[] if self.run is None else learning_rates(self.run))
         return {
@@ -87,9 +92,14 @@ class Looking:
 
     def expected_bytes(self, bundle: Bundle, source: int, target: int, reference: int) -> int:
         """About how much memory a pass of so many pieces takes; of a model of one text they are the target's."""
+        from dragoman.explain.keeping import expected_bytes
+
         return expected_bytes(bundle.config.model, source, target, reference=reference)
 
     def look(self, bundle: Bundle, text: str, wish: Wished, *, name: str, run: Path | None, check: Callable[[], None]) -> Looked:
         """A pass, with the numbers that can be asked for later; DragomanError for a text that cannot be looked into."""
+        from dragoman.explain.answer import explain
+        from dragoman.explain.keeping import compacted, held_bytes
+
         found = compacted(explain(bundle, text, **vars(wish), check=check))
         return Looked(found, held_bytes(found), wish, name, run)

@@ -186,6 +186,17 @@ DryRun = Annotated[
     ),
 ]
 
+ValidationData = Annotated[
+    Paths, typer.Option("--valid", metavar="PATH", help="Text for the evaluations, in the same forms. Default: none.")
+]
+ResumedRun = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue the run in --out from its newest checkpoint; where there is none, from its beginning, and if updates are lost by "
+        "that it is said, under --quiet too.",
+    ),
+]
 StartFrom = Annotated[
     Path | None,
     typer.Option(

@@ -2,15 +2,19 @@
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Device, Products, Quiet
-from dragoman.cli.streams import few_of_a_kind, hush
+from dragoman.cli.streams import few_of_a_kind, hush, notify
 from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.serve.stops import Stops
 
 Whole = int | None
 Text = str | None
@@ -160,6 +164,15 @@ def serve(
     """
     if quiet:
         hush()
+    from dragoman.serve.stops import Stops
+
+    given = {name: value for name, value in context.params.items() if name not in ("models", "quiet") and value is not None}
+    with Stops() as stops, few_of_a_kind():
+        _serve(models, given, say=_say if not quiet else _nothing, stops=stops)
+
+
+def _serve(models: list[Path], given: Mapping[str, Any], *, say: Callable[[str], None], stops: "Stops") -> None:
+    """Imports what serves, which takes a second or more, and lets it; nothing when the process has been told to stop by then."""
     try:
         from dragoman.cli.looking import Looking
         from dragoman.serve.server import serve as run_server
@@ -168,10 +181,11 @@ def serve(
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "python_multipart", "multipart", "h11", "anyio"):
             raise
         raise DragomanError(f"serving needs the package {error.name}; pip install 'dragoman[serve]'") from None
-    given = {name: value for name, value in context.params.items() if name not in ("models", "quiet") and value is not None}
     settings = ServeSettings(**{**from_environment(os.environ), **given})
-    with few_of_a_kind():
-        run_server(models, settings, say=_say if not quiet else _nothing, looking=Looking())
+    if stops.asked:
+        notify("stopped")
+    else:
+        run_server(models, settings, say=say, stops=stops, looking=Looking())
 
 
 def _say(line: str) -> None:

@@ -13,13 +13,14 @@ from dragoman.cli.options import (
     DryRun,
     MaxMinutes,
     Overrides,
-    Paths,
     Precision,
     Quiet,
+    ResumedRun,
     StartFrom,
     TensorBoardFiles,
     TrainingData,
     TrainingDevice,
+    ValidationData,
 )
 from dragoman.cli.stops import interruptible, say_farewell
 from dragoman.cli.streams import follows, hush, launched, notify
@@ -46,9 +47,7 @@ def train(
         ),
     ] = None,
     training_data: TrainingData = None,
-    validation_data: Annotated[
-        Paths, typer.Option("--valid", metavar="PATH", help="Text for the evaluations, in the same forms. Default: none.")
-    ] = None,
+    validation_data: ValidationData = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run folder to make, or with --resume to continue.")] = None,
     preset: Annotated[
         str | None, typer.Option("--preset", metavar="NAME", help="Settings to start from; see `dragoman presets`. Default: base.")
@@ -56,7 +55,7 @@ def train(
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A TOML file of settings over the preset's.")] = None,
     overrides: Overrides = None,
     start: StartFrom = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its newest checkpoint.")] = False,
+    resume: ResumedRun = False,
     max_steps: Annotated[int | None, typer.Option("--max-steps", metavar="N", min=1, help="Updates after which to stop.")] = None,
     max_minutes: MaxMinutes = None,
     seed: Annotated[
@@ -204,7 +203,7 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
             trainer = _trainer(run, prepared, log, device, ranks)
             ranks.wait()  # nothing stands in the way of any
             step = trainer.progress.step
-            machine = machine_facts(device) | {"precision": str(trainer.dtype).removeprefix("torch."), "processes": ranks.size}
+            machine = machine_facts(device) | {"precision": trainer.precision, "processes": ranks.size}
             resumed = None if changes is None else {"argv": sys.argv, "step": step, "changed": changes}
             record_run(run, prepared, machine=machine, resumed=resumed)
         except DragomanError:
@@ -299,7 +298,7 @@ def _headline(prepared: "Prepared", trainer: "Trainer") -> str:
         layers = f"{model.decoder_layers if model.architecture == 'decoder-only' else model.encoder_layers}"
     return (
         f"{text}  vocabulary {len(prepared.source_tokenizer):,}  {layers} layers  d_model {model.d_model}  "
-        f"{count_parameters(model):,} parameters  {trainer.device} {trainer.dtype}"
+        f"{count_parameters(model):,} parameters  {trainer.device} {trainer.precision}"
         + (f"  {trainer.ranks.size} processes" if trainer.ranks.size > 1 else "")
     )
 

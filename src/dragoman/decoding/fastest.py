@@ -32,6 +32,7 @@ WORSE = 0.01
 _FASTER = 0.9  # of float32's time, so that a choice does not hang on noise
 _SENTENCES = 16  # to be checked
 _ROWS = 128  # of a step that is timed
+_ENCODED = 4  # sentences whose memory all its rows share
 _ROUNDS, _SECONDS = 6, 0.5  # of timing: at most so many, three at least, and no more after so long
 _HOPELESS = 4.0  # of float32's time, where a step takes long: such a type is not timed again
 _BATCH_TOKENS = 16_384
@@ -73,8 +74,9 @@ class Harm:
 def choose_precision(search: Search, texts: Sequence[Wanted], models: Sequence[EncoderDecoder]) -> Choice:
     """The type in which ``models`` take clearly less time for a decoder step, here, and that is safe on the first of ``texts``.
 
-    ``search`` is plain and in float32; texts are one or more, without prefixes and terms. Measuring takes half a second, and some more
-    where a step is slow; the check as long as it takes to translate a few sentences in each type. Raises DragomanError for damaged weights.
+    ``search`` is plain and in float32; texts are one or more, without prefixes and terms. Measuring takes as long as to encode four
+    sentences in each type and half a second more, or three steps of each where they are slow; the check as long as it takes to translate a
+    few sentences in each type. Raises DragomanError for damaged weights.
     """
     device = search.bundle.model.output.weight.device
     others = other_types(device)
@@ -111,11 +113,12 @@ def other_types(device: torch.device) -> list[Precision]:
 def step_times(steps: Mapping[Precision, StepModel[Any]], search: Search, texts: Sequence[Wanted]) -> dict[Precision, float]:
     """Seconds of a decoder step with its choice of tokens in each type, by turns: the least of a few, after one that does not count.
 
-    The step has 128 rows or so, as 32 sentences with a beam of 4 have; fewer texts are repeated.
+    The step has 128 rows or so, as 32 sentences with a beam of 4 have. A few texts are encoded for it once in each type, and their memory
+    is repeated.
     """
     count = max(1, _ROWS // search.beam)
-    source, mask = _sources(search, [texts[place % len(texts)] for place in range(count)])  # (B, S)
-    rows = torch.arange(count, device=source.device)[:, None].expand(-1, search.beam)  # (B, K)
+    source, mask = _sources(search, texts[: min(_ENCODED, count)])  # (E, S) of E sentences
+    rows = (torch.arange(count, device=source.device) % len(source))[:, None].expand(-1, search.beam)  # (B, K)
     tokens = torch.full((rows.numel(),), search.bundle.target_tokenizer.bos, device=source.device)  # (N,)
     states = {name: step.reorder(step.start(source, mask), rows) for name, step in steps.items()}
     best = dict.fromkeys(steps, math.inf)

@@ -5,14 +5,13 @@ import hmac
 import re
 import time
 from base64 import b64encode
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.serve.answers import as_json
-from dragoman.serve.docs_page import docs_page
 from dragoman.serve.metrics import CONTENT_TYPE
-from dragoman.serve.openapi import openapi_document
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.service import Service
 from dragoman.serve.uploads import base_url
@@ -53,17 +52,24 @@ async def metrics(request: Request) -> Response:
 
 async def openapi(request: Request) -> Response:
     """GET /openapi.json and /spec: what may be asked, as OpenAPI 3.1, with the loaded languages."""
-    service: Service = request.app.state.service
-    return as_json(openapi_document(service.models, service.settings, base_url(request, service)))
+    return as_json(_document(request))
 
 
 async def docs(request: Request) -> Response:
     """GET /docs: the same for people, one page without scripts."""
-    service: Service = request.app.state.service
-    page = docs_page(openapi_document(service.models, service.settings, base_url(request, service)))
+    from dragoman.serve.docs_page import docs_page
+
+    page = docs_page(_document(request))
     style = re.search(r"<style>(.*?)</style>", page, re.S)
     digest = hashlib.sha256((style[1] if style else "").encode()).digest()
     return Response(page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": _policy(digest)})
+
+
+def _document(request: Request) -> dict[str, Any]:
+    from dragoman.serve.openapi import openapi_document  # its tables are large, and few ask for them
+
+    service: Service = request.app.state.service
+    return openapi_document(service.models, service.settings, base_url(request, service))
 
 
 def _policy(style: bytes) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
-from dragoman.bundle import load_config, load_tokenizers, marked_checkpoint, resolve_model
+from dragoman.bundle import list_checkpoints, load_config, load_tokenizers, lost_checkpoints, marked_checkpoint, resolve_model
 from dragoman.config import Config
 from dragoman.data.tokenizer import tag_text
 from dragoman.errors import DragomanError, UsageError
@@ -28,6 +28,9 @@ class Place:
     @classmethod
     def find(cls, path: Path, *, name: str = "") -> "Place":
         """The place of a model; DragomanError that says what is wrong with its folder, its settings or its languages."""
+        if is_awaited(path) and not lost_checkpoints(path) and not list_checkpoints(path):
+            remedy = "serve it once its training has written one, or give --watch to see its curves until then"
+            raise DragomanError(f"{path}: this run has no checkpoint yet; {remedy}")
         folder = resolve_model(path)
         config = load_config(folder)
         pairs = {} if config.model.single else _pairs(folder, config)

@@ -22,6 +22,7 @@ from dragoman.serve.places import find_models, is_awaited
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.serve.settings import ServeSettings
+from dragoman.serve.stops import Stops
 from dragoman.serve.traces import Looking
 
 GRACE_SECONDS = 10
@@ -43,15 +44,17 @@ def serve(
     settings: ServeSettings,
     *,
     say: Callable[[str], None],
+    stops: Stops | None = None,
     ready: Callable[[Running], None] | None = None,
     looking: Looking | None = None,
 ) -> None:
-    """Serves the models until SIGTERM or Ctrl-C; SIGHUP loads them again.
+    """Serves the models until ``stops`` has SIGTERM or Ctrl-C, or what ``ready`` gets is asked to stop; SIGHUP loads them again.
 
     ``say`` takes the lines of the access log; ``ready`` is told when requests are answered, of a run without a checkpoint those about the
     run; ``looking`` looks into the models, if requests may. Raises DragomanError or UsageError
     for what stands in the way: a model, the keys, the port.
     """
+    stops = stops or Stops()
     places = find_models(paths, watch=settings.watch)
     if settings.keys is not None:
         read_keys(settings.keys)
@@ -67,16 +70,17 @@ def serve(
         async def live() -> None:
             service = Service(settings, paths, say=say, looking=looking)
             server = _server(service)
-            end = partial(_end, service, server)
-            with _signals(service, end):
+            end = _from_any_thread(partial(_end, service, server))
+            with stops.told_to(end), _reloading(service):
                 serving = asyncio.create_task(server.serve(sockets=[listener]))
                 try:
-                    await service.load(places)
-                    if not service.ending:
+                    if not stops.asked:
+                        await service.load(places)
+                    if not (stops.asked or service.ending):
                         if service.ready:
                             _log.info("ready: %s", service.models.title)
                         if ready is not None:
-                            ready(Running(address, _from_any_thread(end)))
+                            ready(Running(address, end))
                     await serving
                 finally:
                     service.ending = server.should_exit = True
@@ -138,7 +142,7 @@ def _server(service: Service) -> "_Server":
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to `_signals`."""
+        """Leaves signals to `Stops`."""
         yield
 
 
@@ -160,8 +164,8 @@ def _end(service: Service, server: _Server) -> None:
 
 
 @contextmanager
-def _signals(service: Service, end: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the server, a second one at once; SIGHUP loads the models again."""
+def _reloading(service: Service) -> Iterator[None]:
+    """SIGHUP loads the models again."""
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
@@ -170,19 +174,13 @@ def _signals(service: Service, end: Callable[[], None]) -> Iterator[None]:
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    actions = [(signal.SIGTERM, end), (signal.SIGINT, end)]
-    if hasattr(signal, "SIGHUP"):
-        actions.append((signal.SIGHUP, reload))
-    installed = []
-    for number, action in actions:
-        with suppress(NotImplementedError, ValueError, RuntimeError):  # Windows, and threads other than the first
-            loop.add_signal_handler(number, action)
-            installed.append(number)
+    with suppress(AttributeError, NotImplementedError, ValueError, RuntimeError):  # Windows, and threads other than the first
+        loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield
     finally:
-        for number in installed:
-            loop.remove_signal_handler(number)
+        with suppress(AttributeError, NotImplementedError):
+            loop.remove_signal_handler(signal.SIGHUP)
 
 
 class PatientProtocol(H11Protocol):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from dragoman.devices import give_back_memory
 from dragoman.errors import DragomanError
 from dragoman.serve.engine import Engine
 from dragoman.serve.keys import Key, Keyring, Turnstile, presented_key
@@ -76,9 +77,7 @@ class Service:
             device, precision = self.settings.device, self.settings.precision
             self._models = await self.engine.run(lambda _: Models.load(places, device=device, precision=precision), client=None)
             self.traces.clear()
-            gc.unfreeze()  # the models before, if there are any, may go
-            gc.collect()
-            gc.freeze()  # looking through all that stays would take a tenth of a second each time, in the middle of a request
+            await self.engine.run(lambda _: _tidy(), client=None)
 
     async def reload(self) -> None:
         """Reads the models again, the newest checkpoints of runs, and takes them all at once; what waits or is being decoded keeps its own.
@@ -116,6 +115,14 @@ class Service:
         if counted:
             self.turnstile.enter(name, _limit(key, "req_limit", self.settings.req_limit))
         return Client(name, _limit(key, "char_limit", self.settings.char_limit))
+
+
+def _tidy() -> None:
+    """Lets go of what reading models has left, and of the models before, if there were any."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # looking through all that stays would take a tenth of a second each time, in the middle of a request
+    give_back_memory()
 
 
 def _limit(key: Key | None, name: str, common: int) -> int:

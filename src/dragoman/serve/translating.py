@@ -8,7 +8,6 @@ from typing import TypeVar
 from dragoman.decoding.translate import Translation
 from dragoman.serve.detect import detect
 from dragoman.serve.engine import Ask, Output
-from dragoman.serve.html_text import html_document
 from dragoman.serve.languages import AUTO, language_name
 from dragoman.serve.models import Hop, Models
 from dragoman.serve.refusals import RefusalError, busy, invalid
@@ -76,7 +75,11 @@ class Wish:
         """A text with its sentences. Raises RefusalError for HTML that is too long."""
         if self.html and len(text) > HTML_CHARACTERS:
             raise RefusalError(413, f"A text that is HTML may have at most {HTML_CHARACTERS} characters")
-        return html_document(text, split=self.split) if self.html else document_of(text, split=self.split)
+        if not self.html:
+            return document_of(text, split=self.split)
+        from dragoman.serve.html_text import html_document
+
+        return html_document(text, split=self.split)
 
 
 def check_length(texts: Sequence[str], client: Client, service: Service, *, given: Sequence[str] = ()) -> None:

@@ -17,6 +17,9 @@ _FASTER, _SLOWER = 0.8, 2.0  # of float32's time, so that a choice does not hang
 _IMITATED = 20.0  # what a processor without the type needs: there one measurement is enough
 _TENSOR_CORES = (7, 0)  # the first GPUs on which float16 is faster
 
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The types by the names that training.precision and run.json have for them."""
+
 SMALLEST_SCALE = 2.0**-14
 _DOUBLE_AFTER = 2000
 
@@ -34,7 +37,7 @@ def compute_dtype(config: Config, device: torch.device, *, before: torch.dtype |
             "is as narrow and needs no scaled loss"
         )
     if precision != "auto":
-        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+        return DTYPES[precision]
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return torch.bfloat16

@@ -91,6 +91,11 @@ def standing(records: Iterable[Record]) -> list[Record]:
     return kept
 
 
+def last_step(run: Path) -> int:
+    """The last update that log.jsonl tells of and that still stands; 0 when there is none."""
+    return max((record.get("step", 0) for record in standing(read_log(run)[0]) if record.get("t") != "event"), default=0)
+
+
 def best_evaluation(evaluations: Iterable[Record], *, best_by: str) -> Record | None:
     """The first evaluation that no other beats: in BLEU if ``best_by`` is bleu and there is one, else in loss."""
     measured = [record for record in evaluations if "loss" in record]

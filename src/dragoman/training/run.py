@@ -26,7 +26,7 @@ from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
 from dragoman.toml import read_toml, to_toml
-from dragoman.training.records import read_run
+from dragoman.training.records import last_step, read_run
 from dragoman.training.start import describe_start, starting_tokenizers, starting_vocabularies
 from dragoman.training.text import check_text_settings, corpus_facts, learn_tokenizer, text_corpora
 
@@ -195,6 +195,8 @@ def record_run(run: Path, prepared: Prepared, *, machine: Mapping[str, Any], res
     ``machine`` says on what it trains; ``resumed`` how a run goes on, which is kept beside those before.
     """
     config, corpus, validation = prepared.config, prepared.corpus, prepared.validation
+    if resumed and not resumed["step"] and (lost := last_step(run)):  # an error, to be said under --quiet too
+        logger.error("%s: there is no checkpoint to go on from, so the %d updates in its log.jsonl are made anew", run, lost)
     write_file(run / "config.toml", to_toml(config))
     again = {"resumed": [*read_run(run).get("resumed", []), dict(resumed)]} if resumed else {}
     update_run(

@@ -27,7 +27,7 @@ from dragoman.training.log import RunLog
 from dragoman.training.loss import Loss, output_loss, predicting_states, rdrop_loss, with_bias
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.precision import SMALLEST_SCALE, compute_dtype
+from dragoman.training.precision import DTYPES, SMALLEST_SCALE, compute_dtype
 from dragoman.training.records import judged_by, merit
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
@@ -82,6 +82,11 @@ class Trainer:
         self.interrupted = False
         if ranks.rank:
             seed_rank(self.settings.seed, rank=ranks.rank, step=0)
+
+    @property
+    def precision(self) -> str:
+        """The type that the matrix products are in, by its name in the settings."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
     def train(self) -> str:
         """Updates until a limit is reached; returns which: max_steps, max_minutes, patience or interrupted.
@@ -367,7 +372,7 @@ class Trainer:
 
     def _compute_dtype(self, before: torch.dtype | None = None) -> torch.dtype:
         """As the first rank chooses, for it may be measured."""
-        known = (torch.float32, torch.bfloat16, torch.float16)
+        known = [*DTYPES.values()]
         return known[self.ranks.first_says(known.index(compute_dtype(self.bundle.config, self.device, before=before)))]
 
     def _autocast(self) -> AbstractContextManager[Any]:
