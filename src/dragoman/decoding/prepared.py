@@ -200,7 +200,7 @@ def can_prepare(model: EncoderDecoder) -> bool:
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
     if watched or not all(isinstance(each, MultiHeadAttention) and _plain(each) for each in heads):
         return False
-    return len({(each.n_heads, each.d_k, each.d_v) for each in heads}) == 1
+    return len({(each.n_heads, each.d_k, each.d_v) for each in cast(list[MultiHeadAttention], heads)}) == 1
 
 
 def _plain(attention: MultiHeadAttention) -> bool:
@@ -244,7 +244,7 @@ def _side_by_side(attention: MultiHeadAttention) -> Linear:
     """One layer for keys and values: those of the first head, those of the second, …"""
 
     def joined(key: Tensor, value: Tensor) -> nn.Parameter:
-        heads = [each.detach().unflatten(0, (attention.n_heads, -1)) for each in (key, value)]
+        heads = [each.detach().view(attention.n_heads, -1, *each.shape[1:]) for each in (key, value)]
         return nn.Parameter(torch.cat(heads, 1).flatten(0, 1), requires_grad=False)
 
     key, value = attention.w_k, attention.w_v

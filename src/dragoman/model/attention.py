@@ -133,7 +133,7 @@ def _softmax(scores: Tensor) -> Tensor:
 def _softmax_backward(grad: Tensor, weights: Tensor) -> Tensor:
     """The gradient of the scores (B·H, Tq, Tk), weights ⊙ (grad - Σ grad ⊙ weights), in bfloat16."""
     if weights.size(-1) >= _GRADIENT_ROWS_FROM:
-        return cast(Tensor, torch._softmax_backward_data(grad, weights, -1, weights.dtype))
+        return torch._softmax_backward_data(grad, weights, -1, weights.dtype)
     wide = weights.float()
     both = grad * wide  # float32
     return both.sub_(wide.mul_(both.sum(-1, keepdim=True))).bfloat16()
