@@ -102,12 +102,15 @@ def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
 
 
 _FOLDS = 4  # so often the numbers of a row are halved to the larger of two: sorting all of a wide row takes several times as long
+_FEW = 4  # rows whose largest number is found sooner by looking at each
 _ROWS = 128  # looked at together on a CPU, so that they stay near it
 
 
 def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` largest of each row of scores (…, V), falling, and their places: (…, k) both."""
     size = scores.size(-1)
+    if k == 1 and scores.numel() <= _FEW * size:
+        return scores.max(-1, keepdim=True)
     if size >> _FOLDS < 2 * k:
         return scores.topk(k)
     rows = scores.flatten(0, -2)  # (N, V)
@@ -163,21 +166,25 @@ def beam_search(
     live = _start(max_lengths, alpha, n_best, source.device)
     state = model.start(source, source_mask)
     tokens = source.new_full((len(max_lengths),), bos)  # (N,), N = B at the first step
-    never = source.new_tensor(banned, dtype=torch.long)
+    never, shortest = _spans(banned), min(max_lengths, default=1)
     while len(tokens):
         log_probs, state = model.next(tokens, state)  # (N, V)
-        log_probs.index_fill_(1, never, -math.inf)
+        for first, last in never:
+            log_probs[:, first : last + 1] = -math.inf
         if rules:
             _apply(rules, log_probs, live)
-        live, rows = _extend(live, log_probs, choose, beam=beam, eos=eos)  # rows (B, K)
+        if live.tokens.size(2) + 1 >= shortest:
+            _only_end_at_limits(live, log_probs, eos)
+        live, rows = _extend(live, log_probs, choose, beam=beam)  # rows (B, K)
         live = _finish(live, finished, alpha=alpha, eos=eos)
         if watch is not None:
             watch(live, finished)
         going = _may_win(live, alpha)  # (B,)
         if not going.all():
             kept = _closed_up(going)
-            live, rows = live.select(kept), rows[kept]  # (B, K)
-        state = _reorder(model, state, rows, len(tokens))
+            live, rows = live.select(kept), kept[:, None] if rows is None else rows[kept]  # (B, K)
+        if rows is not None:
+            state = _reorder(model, state, rows, len(tokens))
         tokens = live.tokens[..., -1].flatten()  # (N,)
     if not rules and not all(finished):
         raise DragomanError("a sentence has no output of positive probability: the model's weights are damaged; use an undamaged copy")
@@ -212,20 +219,34 @@ def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.
     )
 
 
-def _extend(live: Live, log_probs: Tensor, choose: Choose, *, beam: int, eos: int) -> tuple[Live, Tensor]:
-    """The chosen continuations of each sentence, and the rows (B, K) of log_probs (N, V) that they continue."""
-    sentences, hypotheses, n = live.tokens.shape
-    log_probs = log_probs.view(sentences, hypotheses, -1)  # (B, K, V)
-    at_limit = live.limit == n + 1  # (B,)
+def _spans(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """The ids as stretches of one id after another, each by its first and its last: a write for each takes less time than a list of all."""
+    spans: list[tuple[int, int]] = []
+    for each in sorted(set(ids)):
+        spans[-1:] = [(spans[-1][0], each)] if spans and spans[-1][1] == each - 1 else [*spans[-1:], (each, each)]
+    return spans
+
+
+def _only_end_at_limits(live: Live, log_probs: Tensor, eos: int) -> None:
+    """Leaves the end alone possible, in place, for sentences whose next token is their last; log_probs (N, V)."""
+    at_limit = live.limit == live.tokens.size(2) + 1  # (B,)
     if at_limit.any():
-        only_end(log_probs, at_limit, eos)
-    chosen = choose(live, log_probs, beam)
-    rows = chosen.hypothesis + hypotheses * torch.arange(sentences, device=live.limit.device)[:, None]  # (B, K) with the new K
+        only_end(log_probs.view(*live.tokens.shape[:2], -1), at_limit, eos)
+
+
+def _extend(live: Live, log_probs: Tensor, choose: Choose, *, beam: int) -> tuple[Live, Tensor | None]:
+    """The chosen continuations of each sentence, and the rows (B, K) of log_probs (N, V) that they continue; None for each its own."""
+    sentences, hypotheses, _ = live.tokens.shape
+    chosen = choose(live, log_probs.view(sentences, hypotheses, -1), beam)
+    tokens, token_scores, rows = live.tokens, live.token_scores, None
+    if hypotheses > 1 or chosen.token.size(1) > 1:
+        rows = chosen.hypothesis + hypotheses * torch.arange(sentences, device=live.limit.device)[:, None]  # (B, K) with the new K
+        tokens, token_scores = (each.flatten(0, 1)[rows] for each in (tokens, token_scores))
     return replace(
         live,
         total=chosen.total,
-        tokens=torch.cat((live.tokens.flatten(0, 1)[rows], chosen.token[..., None]), -1),  # (B, K, n + 1)
-        token_scores=torch.cat((live.token_scores.flatten(0, 1)[rows], chosen.token_score[..., None]), -1),
+        tokens=torch.cat((tokens, chosen.token[..., None]), -1),  # (B, K, n + 1)
+        token_scores=torch.cat((token_scores, chosen.token_score[..., None]), -1),
     ), rows
 
 
@@ -233,8 +254,10 @@ def _finish(live: Live, finished: list[list[Hypothesis]], *, alpha: float, eos: 
     """Moves the hypotheses that have just ended to the finished ones, when they come among their sentence's n best."""
     n = live.tokens.size(2)
     n_best = live.best.size(1)
-    score = live.total / length_penalty(n, alpha)  # (B, K) §6.1 score = log P / penalty
     ended = live.tokens[..., -1] == eos  # (B, K)
+    if not ended.any():
+        return live
+    score = live.total / length_penalty(n, alpha)  # (B, K) §6.1 score = log P / penalty
     enters = ended & (score > live.best[:, -1:])  # (B, K)
     at_limit = (live.limit == n)[:, None].expand_as(enters)  # (B, K)
     sentence = live.sentence[:, None].expand_as(enters)  # (B, K)
