@@ -131,6 +131,7 @@ class PreparedStep(StepModel[Prepared]):
         own = memory.new_empty(len(self.layers), len(source), first.heads, _ROOM, first.width)
         return Prepared(1, 0, 0, _Memory(whole, first.d_k), mask, own, None)
 
+    @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the state with it."""
         decoder, count = self.decoder, state.hypotheses

@@ -4,9 +4,10 @@ Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabula
 """
 
 import copy
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
@@ -28,7 +29,9 @@ FEWEST_NARROW = ROWS // 2
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _ALIGNED = 64  # bytes
-_FEW = 12  # rows up to which a product by the output matrix is faster from its side
+_SMALL, _SINGLE = 2**17, 8  # numbers of a matrix, and rows, up to which a product in float32 takes less time than one in 8 bits
+_FEW = 12  # rows up to which the output matrix may be the left one of a product
+_TIMED = {"few": 6, "many": 64}  # rows with which the forms of that product are timed
 
 
 class Product(nn.Module):
@@ -41,14 +44,15 @@ class Product(nn.Module):
         if bias is not None:
             biases.append(bias.detach())
         self.bias = _joined(biases) if biases else None  # (O)
-        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read.
-        self.turned = None if precision == "int8" else weight.t().contiguous()  # (I, O)
+        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read; by a small one in any case.
+        eight_always = precision == "int8" and weight.numel() > _SMALL
+        self.turned = None if eight_always else weight.t().contiguous()  # (I, O)
         self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
         self.packed = _packed(weight, self.bias) if precision == "int8" else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x (…, I) float32; returns (…, O) float32."""
-        if self.packed is not None:
+        if self.packed is not None and (self.turned is None or x.numel() > _SINGLE * x.size(-1)):
             try:
                 return cast(Tensor, torch.ops.quantized.linear_dynamic(x, self.packed, True))  # the last: safe on every processor
             except RuntimeError:
@@ -67,7 +71,7 @@ class Product(nn.Module):
     def of_rows(self) -> Callable[[Tensor], Tensor]:
         """The same for x (N, I), as a function of as few calls as can be."""
         turned, bias = self.turned, self.bias
-        if turned is None or self.narrow is not None:
+        if turned is None or self.narrow is not None or self.packed is not None:
             return self.forward
         return (lambda x: torch.mm(x, turned)) if bias is None else (lambda x: torch.addmm(bias, x, turned))
 
@@ -86,6 +90,25 @@ class OutputProduct:
     def _turned(self) -> Tensor:
         return self.weight.t().contiguous()  # (D, V)
 
+    @cached_property
+    def _forms(self) -> dict[str, Callable[[Tensor, Tensor], object]]:
+        """The faster form of the product for few rows and for many: which it is depends on the processor, and may be twice as fast."""
+        others = {"few": self._from_its_side, "many": self._as_it_lies}
+        forms: dict[str, Callable[[Tensor, Tensor], object]] = {}
+        for name, rows in _TIMED.items():
+            hidden, logits = self.weight[:1].expand(rows, -1).contiguous(), self.weight.new_empty(rows, len(self.weight))
+            forms[name] = min((self._by_turned, others[name]), key=partial(_best_time, hidden, logits))
+        return forms
+
+    def _by_turned(self, hidden: Tensor, logits: Tensor) -> None:
+        torch.mm(hidden, self._turned, out=logits)
+
+    def _from_its_side(self, hidden: Tensor, logits: Tensor) -> None:
+        logits.copy_((self.weight @ hidden.t()).t())
+
+    def _as_it_lies(self, hidden: Tensor, logits: Tensor) -> None:
+        torch.mm(hidden, self.weight.t(), out=logits)
+
     def room(self, rows: int, before: Tensor | None) -> Tensor | None:
         """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
 
@@ -102,11 +125,9 @@ class OutputProduct:
             return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
         logits = room[: len(hidden)]  # (N, V)
         if len(hidden) == 1:
-            torch.mm(hidden, self._turned, out=logits)
-        elif len(hidden) <= _FEW:
-            logits.copy_((self.weight @ hidden.t()).t())
+            self._by_turned(hidden, logits)
         else:
-            torch.mm(hidden, self.weight.t(), out=logits)
+            self._forms["few" if len(hidden) <= _FEW else "many"](hidden, logits)
         if self.bias is not None:
             logits += self.bias
         return torch.log_softmax(logits, -1, out=logits)
@@ -139,6 +160,16 @@ def check_products(precision: str, device: torch.device, *, known: Sequence[str]
         raise UsageError(f"{option('precision')}={precision}: {fault}; choose among {', '.join(known)}")
     if precision == "int8" and device.type != "cpu":
         raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
+
+
+def _best_time(hidden: Tensor, logits: Tensor, form: Callable[[Tensor, Tensor], object]) -> float:
+    """Seconds that a form of a product takes, the least of a few."""
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        form(hidden, logits)
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
