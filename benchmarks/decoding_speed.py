@@ -36,6 +36,7 @@ from dragoman.data.batching import pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.translate import Translator
+from dragoman.devices import keep_freed_memory
 from dragoman.model.build import build_model
 from dragoman.model.embedding import sinusoids
 from dragoman.presets import resolve_config
@@ -159,6 +160,7 @@ def dragoman(precision: Any) -> Callable[[Bundle, argparse.Namespace], Decode]:
     """`Translator.translate`."""
 
     def build(bundle: Bundle, options: argparse.Namespace) -> Decode:
+        keep_freed_memory()  # as `dragoman translate` does
         translator = Translator(bundle, precision=precision)
         search: dict[str, Any] = {} if options.model else {"max_length": FORCED, "options": SearchOptions(min_length=FORCED)}
         end = bundle.target_tokenizer.token(bundle.target_tokenizer.eos)

@@ -44,7 +44,7 @@ def pick_device(name: str) -> torch.device:
 def keep_freed_memory() -> None:
     """Asks the C library, where it is glibc, to keep the memory that is freed instead of giving it back to the system.
 
-    Every training step frees and takes hundreds of megabytes, and to fetch them anew, page by page, takes time.
+    Every training step frees and takes hundreds of megabytes, a step of search some, and to fetch them anew, page by page, takes time.
     """
     with _glibc() as library:
         for parameter, value in ((_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 * 2**20), (_MMAP_THRESHOLD, 32 * 2**20)):

@@ -5,17 +5,20 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
 from dragoman.decoding.beam import beam_search, largest
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, step_of
+from dragoman.decoding.products import OutputProduct
 from dragoman.decoding.step import TransformerStep
 from dragoman.decoding.translate import Translator
 from dragoman.errors import UsageError
 from dragoman.model import Transformer
 from dragoman.model.build import build_model
+from dragoman.model.embedding import Embedding
 from small_bundles import fx_rand, random_sentences
 
 SIZES: Mapping[str, Any] = {
@@ -106,6 +109,24 @@ def test_the_log_probabilities_of_a_search_share_their_room() -> None:
     assert torch.equal(other, before)
     second, _ = step.next(tokens, state)
     assert second.data_ptr() == first.data_ptr()
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("rows", [1, 3, 12, 13, 64, 128, 200])
+@torch.inference_mode()
+def test_the_output_layer_is_the_same_for_any_number_of_rows_in_room_or_without(precision: Precision, rows: int) -> None:
+    """Each form of its product, whichever is the faster one here: single rows, few, many, and blocks of bfloat16."""
+    torch.manual_seed(3)
+    output = Embedding(150, 24, pad=0)
+    product = OutputProduct(output, torch.randn(150), precision=precision)
+    hidden = torch.randn(rows, 24)
+    expected = F.linear(hidden, output.weight, product.bias).log_softmax(-1)
+    found = [product.log_probs(hidden, room) for room in (None, product.room(rows, None))]
+    for form in (product._by_turned, product._from_its_side, product._as_it_lies):
+        form(hidden, logits := torch.empty(rows, 150))
+        torch.testing.assert_close(logits + product.bias, F.linear(hidden, output.weight, product.bias), atol=1e-5, rtol=0)
+    for each in found:
+        torch.testing.assert_close(each, expected, atol={"fp32": 1e-5, "bf16": 0.05, "int8": 0.25}[precision], rtol=0)
 
 
 @pytest.mark.parametrize("kind", NOT_PREPARED)

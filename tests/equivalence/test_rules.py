@@ -245,6 +245,14 @@ def test_a_wide_beam_with_required_phrases_is_the_enumeration_of_what_holds_them
     assert_equal(search(model, [4], beam=128, n_best=128, choose=choose)[0], whole)
 
 
+def test_phrases_that_begin_alike_are_both_said() -> None:
+    """The last tokens begin one phrase, not two: counted twice they were the fuller bank, and stayed there until the end."""
+    found = search(RandomTree(6, seed=0, temperature=0.2), [9, 12, 10], beam=7, choose=required([[5, 3, 2], [5, 3, 3]], [], []))
+    tokens = found[0][0].tokens
+    assert holds(tokens, [5, 3, 2])
+    assert holds(tokens, [5, 3, 3])
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds, data=st.data())
 def test_phrases_are_said_even_by_a_narrow_beam_whatever_shares_the_batch(seed: int, data: st.DataObject) -> None:

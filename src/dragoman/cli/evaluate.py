@@ -172,9 +172,11 @@ def _translated(
 ) -> tuple["System", "TestSet", str]:
     """A model's translations, which are in the file ``output`` before anything is scored; the test set in plain text; its target's code."""
     from dragoman.decoding.translate import Translator
+    from dragoman.devices import keep_freed_memory
     from dragoman.evaluation.systems import translating_system
     from dragoman.evaluation.testset import read_test_set
 
+    keep_freed_memory()
     translator = Translator.load(model, **work)
     bundle = translator.bundle
     test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))

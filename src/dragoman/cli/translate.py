@@ -143,7 +143,9 @@ def _load(
     """
     settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator
+    from dragoman.devices import keep_freed_memory
 
+    keep_freed_memory()
     if asked["engine"] == "torch":
         if chosen:
             notify(f"precision: {chosen} (chosen when the translation was begun)")

@@ -116,7 +116,8 @@ class RequiredPhrases:
             begun = torch.where((tail == head).all(3) & (length < lengths), length, begun)
         following = ids[:, None].expand(-1, recent.size(1), -1, -1).gather(3, begun[..., None])[..., 0]  # (B, M, Q)
         missing = ~met & (lengths > 0)
-        said = torch.where(met, lengths, begun).sum(2)
+        # The last tokens begin one phrase at a time, though several may begin alike.
+        said = (met * lengths).sum(2) + torch.nn.functional.pad(begun * ~met, (0, 1)).amax(2)
         return _Progress(ending, said, missing.any(2), torch.where(missing, following, _NOTHING))
 
     def _ending(self, recent: Tensor, sentence: Tensor) -> Tensor:

@@ -84,7 +84,8 @@ class OutputProduct:
         # Where numbers of a file lie in memory must not decide how a product rounds, so they lie as PyTorch's own do.
         self.weight = weight if weight.data_ptr() % _ALIGNED == 0 else weight.clone()  # (V, D)
         self.bias = None if bias is None else bias.detach()
-        self.product = None if precision == "fp32" else Product(output, precision=precision, bias=bias)
+        self.narrow = weight.bfloat16().t().contiguous() if precision == "bf16" else None  # (D, V)
+        self.product = Product(output, precision=precision, bias=bias) if precision == "int8" else None
 
     @cached_property
     def _turned(self) -> Tensor:
@@ -121,16 +122,35 @@ class OutputProduct:
     def log_probs(self, hidden: Tensor, room: Tensor | None) -> Tensor:
         """Log-probabilities (N, V) after hidden states (N, D), in the first rows of the room."""
         if room is None:
-            logits = F.linear(hidden, self.weight, self.bias) if self.product is None else self.product(hidden)  # (N, V)
+            logits = self._of_its_own(hidden)  # (N, V)
             return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
         logits = room[: len(hidden)]  # (N, V)
-        if len(hidden) == 1:
+        if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
+            self._in_bfloat16(hidden, logits)
+        elif len(hidden) == 1:
             self._by_turned(hidden, logits)
         else:
             self._forms["few" if len(hidden) <= _FEW else "many"](hidden, logits)
         if self.bias is not None:
             logits += self.bias
         return torch.log_softmax(logits, -1, out=logits)
+
+    def _of_its_own(self, hidden: Tensor) -> Tensor:
+        if self.product is not None:
+            return cast(Tensor, self.product(hidden))
+        if self.narrow is None:
+            return F.linear(hidden, self.weight, self.bias)
+        logits = (hidden.to(self.narrow.dtype) @ self.narrow).float()
+        return logits if self.bias is None else logits + self.bias
+
+    def _in_bfloat16(self, hidden: Tensor, logits: Tensor) -> None:
+        """`ROWS` rows at a time, whose narrow logits stay near the processor until they are widened."""
+        narrow = product_rows(hidden, torch.bfloat16)  # (P, D)
+        some = narrow.new_empty(ROWS, len(self.weight))
+        for start in range(0, len(narrow), ROWS):
+            torch.mm(narrow[start : start + ROWS], cast(Tensor, self.narrow), out=some)
+            part = logits[start : start + ROWS]
+            part.copy_(some[: len(part)])
 
 
 def feed_forward(module: nn.Module, precision: Precision) -> Any:
