@@ -36,7 +36,8 @@ def output_loss(
     """`smoothed_cross_entropy` of hidden (N, D) against the output matrix (V, D), for target (N,), a few rows at a time.
 
     Loss and gradients come from one pass, so (N, V) logits never exist; the sums are those of the plain form to rounding. ``dtype`` is
-    the type of the matrix products. Only ``smoothed`` has a gradient.
+    the type of the matrix products, and ``rows`` how many are taken together in float32, of narrow numbers twice as many. Only
+    ``smoothed`` has a gradient.
     """
     with torch.autocast(hidden.device.type, enabled=False):
         wants = _wants_gradient(hidden, matrix)
@@ -109,6 +110,7 @@ class _OutputLoss(torch.autograd.Function):
         weight = matrix.to(dtype)  # (V, D)
         turned = weight.t().contiguous() if dtype == torch.bfloat16 else weight.t()  # (D, V)
         mean_row = matrix.mean(0)  # (D)
+        rows = rows * torch.float32.itemsize // min(dtype.itemsize, torch.float32.itemsize)  # in as much memory
         likelihood, gold_logits, correct = matrix.new_zeros(()), matrix.new_zeros(()), target.new_zeros(())
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
