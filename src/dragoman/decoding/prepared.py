@@ -1,7 +1,7 @@
 """The decoder of a `Transformer` made ready for search: its products prepared, and a cache that hypotheses share.
 
 Shapes:  B sentences   K hypotheses of each   N = B·K rows   S source positions   T = keys of a sentence, those of all its hypotheses
-         L layers   H heads   W = d_k + d_v   D = d_model   V target vocabulary
+         L layers   H heads   W = H·(d_k + d_v)   D = d_model   V target vocabulary
 
 The hypotheses of a sentence stand in attention as its queries, so the memory is kept once a sentence, and what one hypothesis has computed
 stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose.
@@ -33,11 +33,11 @@ _KeysValues = tuple[Tensor, Tensor]
 
 
 class _Memory:
-    """Keys and values of the memory: ``whole`` (L, B, H, S, W), and a view of each layer's keys and values (B, H, S, width)."""
+    """Keys and values of the memory: ``whole`` (L, B, S, W), and a view of each layer's keys and values (B, H, S, width)."""
 
-    def __init__(self, whole: Tensor, d_k: int) -> None:
-        self.whole, self.d_k = whole, d_k
-        self.layers = _of_layers(whole, d_k)
+    def __init__(self, whole: Tensor, layer: "_Layer") -> None:
+        self.whole = whole
+        self.layers = layer.keys_values(whole)
 
 
 @dataclass(frozen=True)
@@ -49,39 +49,41 @@ class Prepared:
     length: int  # T
     memory: _Memory
     memory_mask: Tensor | None  # (B, 1, 1, S): 0 at tokens, -∞ at padding; None where there is none
-    own: Tensor  # (L, B, H, room, W): keys and values of the positions so far
+    own: Tensor  # (L, B, room, W): keys and values of the positions so far
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
 
 
 class _Layer:
-    """A `DecoderLayer` with its products prepared. Its keys and values stand side by side, W = d_k + d_v numbers of each head."""
+    """A `DecoderLayer` with its products prepared. A position's keys and values, those of all heads, stand side by side: W numbers."""
 
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
         own, cross = layer.self_attn, layer.cross_attn
-        self.heads, self.d_k, self.width = own.n_heads, own.d_k, own.d_k + own.d_v
+        self.heads, self.key_size, self.size = own.n_heads, own.n_heads * own.d_k, own.n_heads * (own.d_k + own.d_v)
 
         def product(*layers: Linear) -> _Inner:
             return Product(*layers, precision=precision).of_rows()
 
         # A step of one sentence is mostly calls, so there are as few as can be between the products.
-        self.own, self.own_concat = product(own.w_q, _side_by_side(own)), product(own.w_concat)
+        self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
         self.query, self.cross_concat = product(cross.w_q), product(cross.w_concat)
-        self.memory = Product(_side_by_side(cross), precision=precision).forward
+        self.memory = Product(cross.w_k, cross.w_v, precision=precision).forward  # (B, S, D) to (B, S, W)
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=_norm(norm), dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
-    def start(self, memory: Tensor) -> Tensor:
-        """Keys and values (B, H, S, W) of the memory (B, S, D)."""
-        return self.memory(memory).view(*memory.shape[:-1], self.heads, self.width).transpose(1, 2)
+    def keys_values(self, caches: Tensor) -> list[_KeysValues]:
+        """Views of caches (L, B, T, W): the keys (B, H, T, d_k) and the values (B, H, T, d_v) of each layer."""
+        parts = caches.split_with_sizes([self.key_size, self.size - self.key_size], -1)
+        keys, values = (part.view(*part.shape[:3], self.heads, part.size(3) // self.heads).transpose(2, 3).unbind() for part in parts)
+        return list(zip(keys, values, strict=True))
 
     def __call__(self, x: Tensor, own: "_Part", memory: "_Part", place: Tensor) -> Tensor:
-        """x (N, D) of the new positions, whose keys and values come into ``place`` (B, H, K, W); returns (N, D)."""
-        count = place.size(2)
+        """x (N, D) of the new positions, whose keys and values come into ``place`` (B, K, W); returns (N, D)."""
+        count = place.size(1)
 
         def self_attention(y: Tensor) -> Tensor:
-            query, keys_values = self.own(y).split_with_sizes([self.heads * self.d_k, self.heads * self.width], 1)
-            place.copy_(self._heads(keys_values, count))
+            query, keys_values = self.own(y).split_with_sizes([self.key_size, self.size], 1)
+            place.copy_(keys_values.view(place.shape))
             return self.own_concat(_rows(own.attention(self._heads(query, count))))
 
         def cross_attention(y: Tensor) -> Tensor:
@@ -127,9 +129,9 @@ class PreparedStep(StepModel[Prepared]):
         memory = self.encoder(source, padding_mask(source_mask) if padded else None)  # (B, S, D)
         mask = memory.new_zeros(source_mask.shape).masked_fill_(~source_mask, -math.inf)[:, None, None] if padded else None
         first = self.layers[0]
-        whole = torch.stack([layer.start(memory) for layer in self.layers])  # (L, B, H, S, W)
-        own = memory.new_empty(len(self.layers), len(source), first.heads, _ROOM, first.width)
-        return Prepared(1, 0, 0, _Memory(whole, first.d_k), mask, own, None)
+        whole = torch.stack([layer.memory(memory) for layer in self.layers])  # (L, B, S, W)
+        own = memory.new_empty(len(self.layers), len(source), _ROOM, first.size)
+        return Prepared(1, 0, 0, _Memory(whole, first), mask, own, None)
 
     @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
@@ -141,8 +143,8 @@ class PreparedStep(StepModel[Prepared]):
         mask = None if seen is None else seen[:, None]  # (B, 1, K, T)
         memory_mask = None if state.memory_mask is None else state.memory_mask.expand(-1, -1, count, -1)
         own = _with_room(state.own, state.length, length)
-        places = own.narrow(3, state.length, count).unbind()
-        keys_values = _of_layers(own.narrow(3, 0, length), state.memory.d_k)
+        places = own.narrow(2, state.length, count).unbind()
+        keys_values = self.layers[0].keys_values(own.narrow(2, 0, length))
         for layer, place, part, memory in zip(self.layers, places, keys_values, state.memory.layers, strict=True):
             x = layer(x, _Part(*part, mask), _Part(*memory, memory_mask), place)
         room = self.output.room(len(x), state.room)
@@ -164,7 +166,7 @@ class PreparedStep(StepModel[Prepared]):
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
         if not len(moved) and after == before:
             return state
-        caches = [state.memory.whole, state.own]  # (L, B, H, …, W)
+        caches = [state.memory.whole, state.own]  # (L, B, …, W)
         if after <= before and 2 * len(moved) <= after:  # as when sentences leave: those from the end take their places
             for cache in caches if len(moved) else ():
                 cache.index_copy_(1, moved, cache.index_select(1, sentence[moved]))
@@ -172,7 +174,7 @@ class PreparedStep(StepModel[Prepared]):
         else:
             memory, own = (cache.index_select(1, sentence) for cache in caches)
         mask = None if state.memory_mask is None else state.memory_mask.index_select(0, sentence)
-        return replace(state, memory=_Memory(memory, state.memory.d_k), own=own, memory_mask=mask)
+        return replace(state, memory=_Memory(memory, self.layers[0]), own=own, memory_mask=mask)
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -226,32 +228,12 @@ def _rows(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).reshape(heads.size(0) * heads.size(2), -1)
 
 
-def _of_layers(caches: Tensor, d_k: int) -> list[_KeysValues]:
-    """Keys (B, H, T, d_k) and values (B, H, T, d_v) of each layer; caches (L, B, H, T, W)."""
-    keys, values = caches.split_with_sizes([d_k, caches.size(-1) - d_k], -1)
-    return list(zip(keys.unbind(), values.unbind(), strict=True))
-
-
 def _with_room(own: Tensor, have: int, length: int) -> Tensor:
-    """The caches (L, B, H, room, W), of which ``have`` keys are used, with room for ``length``; themselves where they have it."""
-    if own.size(3) >= length:
+    """The caches (L, B, room, W), of which ``have`` keys are used, with room for ``length``; themselves where they have it."""
+    if own.size(2) >= length:
         return own
-    made = own.new_empty(*own.shape[:3], max(length, 2 * have), own.size(4))
-    made[:, :, :, :have] = own[:, :, :, :have]
-    return made
-
-
-def _side_by_side(attention: MultiHeadAttention) -> Linear:
-    """One layer for keys and values: those of the first head, those of the second, …"""
-
-    def joined(key: Tensor, value: Tensor) -> nn.Parameter:
-        heads = [each.detach().view(attention.n_heads, -1, *each.shape[1:]) for each in (key, value)]
-        return nn.Parameter(torch.cat(heads, 1).flatten(0, 1), requires_grad=False)
-
-    key, value = attention.w_k, attention.w_v
-    made = Linear(key.in_features, key.out_features + value.out_features, bias=key.bias is not None, device="meta")
-    made.weight = joined(key.weight, value.weight)
-    made.bias = None if key.bias is None else joined(key.bias, value.bias)
+    made = own.new_empty(*own.shape[:2], max(length, 2 * have), own.size(3))
+    made[:, :, :have] = own[:, :, :have]
     return made
 
 
