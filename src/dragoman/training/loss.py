@@ -15,11 +15,16 @@ from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
 
 
 class Loss(NamedTuple):
-    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens no other outranks."""
+    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens no other outranks.
+
+    Where alignments are given, ``alignment`` is the sum of the loss of `aligning.alignment_loss` over ``aligned`` target tokens.
+    """
 
     smoothed: Tensor
     negative_log_likelihood: Tensor
     correct: Tensor
+    alignment: Tensor | None = None
+    aligned: Tensor | None = None
 
 
 def smoothed_cross_entropy(logits: Tensor, target: Tensor, *, epsilon: float) -> Tensor:
