@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,6 +176,8 @@ def prepare(run: Path, config: Config) -> Prepared:
     if read_run(run).get("data") != files:
         update_run(run, data=files)
     data = config.data
+    if not (run / "corpus" / "train-alignments").exists():
+        deque(chain.from_iterable(_aligned_pairs(config)), maxlen=0)  # a fault in them is told before a vocabulary is learnt
     try:
         source, target = load_tokenizers(run)
     except DragomanError as error:
@@ -311,7 +314,7 @@ def _pairs(specs: Sequence[str], config: Config) -> Iterator[tuple[str, str]]:
 
 def _aligned_pairs(config: Config) -> Iterator[Iterator[tuple[tuple[str, str], WordLinks]]]:
     data = config.data
-    for spec, name in zip(data.train, data.alignments, strict=True):
+    for spec, name in zip(data.train, data.alignments, strict=bool(data.alignments)):
         yield read_aligned(spec, data.source, data.target, Path(name) if name else None)
 
 
