@@ -190,6 +190,8 @@ def test_one_without_the_other_is_refused(data: Path, tmp_path: Path, capsys: py
     assert "training.alignment_weight=0.5 needs alignments; give --alignments FILE for each --train" in line
     line = refusal(capsys, train(run, data, model__alignment_layer=1), 2)
     assert "model.alignment_layer=1 without alignments is a head that nobody trains to align" in line
+    line = refusal(capsys, train(run, data, model__alignment_head=2), 2)
+    assert "model.alignment_head=2 without alignments is a head that nobody trains to align" in line
     line = refusal(capsys, aligned(run, data, "--train", data), 2)
     assert "alignments has 1 files for 2 training corpora; give one for each --train" in line
     line = refusal(capsys, train(run, data, "--alignments", "", *ON), 2)

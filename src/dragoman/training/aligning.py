@@ -43,10 +43,11 @@ def check_alignment_settings(config: Config) -> None:
             f"training.alignment_weight={weight:g}: a model with model.architecture={model.architecture} has no heads that look at the "
             "source; leave it out, and --alignments"
         )
-    if model.alignment_layer and not weight and not config.training.start_from:
+    chosen = [name for name, usual in (("alignment_layer", 0), ("alignment_head", 1)) if getattr(model, name) != usual]
+    if chosen and not weight and not config.training.start_from:
         raise UsageError(
-            f"model.alignment_layer={model.alignment_layer} without alignments is a head that nobody trains to align; give --alignments "
-            "and training.alignment_weight, or leave it out"
+            f"{' and '.join(f'model.{name}={getattr(model, name)}' for name in chosen)} without alignments is a head that nobody trains to "
+            "align; give --alignments and training.alignment_weight, or leave it out"
         )
 
 
