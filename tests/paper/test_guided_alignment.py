@@ -14,7 +14,7 @@ from dragoman.data.packing import batch_of
 from dragoman.model import ScaledDotProductAttention
 from dragoman.training.aligning import alignment_loss, log_weights, watched_head, with_alignment
 from dragoman.training.distributed import Ranks
-from dragoman.training.loss import output_loss, predicting_states
+from dragoman.training.loss import GuidedLoss, output_loss, predicting_states
 from dragoman.training.trainer import Trainer
 from dragoman.training.windows import Window, make_window
 from paper.models import random_numbers
@@ -100,7 +100,7 @@ def test_the_gradient_flows_through_that_head_alone(tmp_path: Path) -> None:
     trainer = aligning_trainer(tmp_path)
     batch = batch_of(trainer.corpus, np.arange(8), trainer.bundle.target_tokenizer)
     loss = trainer._loss(batch, epsilon=0.1)
-    assert loss.alignment is not None
+    assert isinstance(loss, GuidedLoss)
     loss.alignment.backward()
     moved = {name for name, weight in trainer.model.named_parameters() if weight.grad is not None and weight.grad.abs().sum() > 0}
     layer = "decoder.layers.1."
@@ -127,10 +127,9 @@ def test_an_update_takes_the_mean_over_tokens_and_the_mean_over_aligned_tokens(t
     whole = batch_of(corpus, np.arange(20), tokenizer)
     with watched_head(trainer.model, trainer.bundle.config.model) as seen:
         hidden = predicting_states(trainer.model, whole)
-    loss = output_loss(hidden, trainer.model.output.weight, whole.target_output[whole.target_mask], epsilon=0.1)
-    loss = with_alignment(loss, seen, whole.links)
-    assert loss.alignment is not None
-    assert loss.aligned is not None
+    plain = output_loss(hidden, trainer.model.output.weight, whole.target_output[whole.target_mask], epsilon=0.1)
+    loss = with_alignment(plain, seen, whole.links)
+    assert isinstance(loss, GuidedLoss)
     assert int(loss.aligned) == corpus.aligned(np.arange(20)) < int(whole.target_mask.sum())
     (loss.smoothed / whole.target_mask.sum() + 0.3 * loss.alignment / loss.aligned).backward()
     expected = {name: weight.grad.clone() for name, weight in trainer.model.named_parameters() if weight.grad is not None}
@@ -155,8 +154,8 @@ def test_with_r_drop_both_passes_learn_to_align(tmp_path: Path) -> None:
     both = trainer._loss(batch, epsilon=0.1)
     trainer.model.eval()  # an evaluation runs once
     once = trainer._loss(batch, epsilon=0.1)
-    assert both.alignment is not None
-    assert once.alignment is not None
+    assert isinstance(both, GuidedLoss)
+    assert isinstance(once, GuidedLoss)
     assert both.alignment.item() == pytest.approx(once.alignment.item(), rel=1e-6)
     assert both.aligned == once.aligned
 

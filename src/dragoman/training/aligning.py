@@ -23,7 +23,7 @@ from dragoman.errors import UsageError
 from dragoman.model.layers import DecoderLayer
 from dragoman.model.masks import as_boolean
 from dragoman.model.transformer import Model, Transformer
-from dragoman.training.loss import Loss
+from dragoman.training.loss import GuidedLoss, Loss
 
 ARTICLE = 0.05
 """The weight that the article found best."""
@@ -106,15 +106,15 @@ def alignment_loss(logarithms: Tensor, links: Tensor) -> tuple[Tensor, Tensor]:
     return -(logarithms[pairs, targets, sources] / counts[rows]).sum(), (counts > 0).sum()
 
 
-def with_alignment(loss: Loss, seen: list[Tensor], links: Tensor | None) -> Loss:
+def with_alignment(loss: Loss, seen: list[Tensor], links: Tensor | None) -> Loss | GuidedLoss:
     """``loss`` with the alignment's beside it, the mean of all passes that were ``seen``; as it is where none was."""
     if links is None or not seen:
         return loss
     found = [alignment_loss(each, links) for each in seen]
-    return loss._replace(alignment=torch.stack([each for each, _ in found]).mean(), aligned=found[0][1])
+    return GuidedLoss(*loss, torch.stack([each for each, _ in found]).mean(), found[0][1])
 
 
-def objective(loss: Loss, *, tokens: int, aligned: int, weight: float, factor: float) -> Tensor:
+def objective(loss: Loss | GuidedLoss, *, tokens: int, aligned: int, weight: float, factor: float) -> Tensor:
     """What is differentiated of one batch, so that over all batches and ranks of an update it adds up to
 
     (Σ smoothed) / ``tokens`` + ``weight`` · (Σ alignment) / ``aligned``, times ``factor``,
@@ -123,4 +123,4 @@ def objective(loss: Loss, *, tokens: int, aligned: int, weight: float, factor: f
     over the others, however they lie in batches.
     """
     translation = loss.smoothed * factor / tokens
-    return translation if loss.alignment is None else translation + loss.alignment * (factor * weight / max(aligned, 1))
+    return translation + loss.alignment * (factor * weight / max(aligned, 1)) if isinstance(loss, GuidedLoss) else translation

@@ -15,16 +15,21 @@ from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
 
 
 class Loss(NamedTuple):
-    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens no other outranks.
-
-    Where alignments are given, ``alignment`` is the sum of the loss of `aligning.alignment_loss` over ``aligned`` target tokens.
-    """
+    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens no other outranks."""
 
     smoothed: Tensor
     negative_log_likelihood: Tensor
     correct: Tensor
-    alignment: Tensor | None = None
-    aligned: Tensor | None = None
+
+
+class GuidedLoss(NamedTuple):
+    """A `Loss` beside that of given alignments: the sum ``alignment`` of `aligning.alignment_loss` over ``aligned`` target tokens."""
+
+    smoothed: Tensor
+    negative_log_likelihood: Tensor
+    correct: Tensor
+    alignment: Tensor
+    aligned: Tensor
 
 
 def smoothed_cross_entropy(logits: Tensor, target: Tensor, *, epsilon: float) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from dragoman.training.distributed import Ranks
-from dragoman.training.loss import Loss
+from dragoman.training.loss import GuidedLoss, Loss
 
 
 @dataclass
@@ -19,13 +19,13 @@ class Totals:
     alignment: float = 0.0
     aligned: int = 0
 
-    def add(self, loss: Loss, tokens: int) -> None:
+    def add(self, loss: Loss | GuidedLoss, tokens: int) -> None:
         """The sums of one batch more."""
         self.smoothed += loss.smoothed.item()
         self.negative_log_likelihood += loss.negative_log_likelihood.item()
         self.correct += int(loss.correct)
         self.tokens += tokens
-        if loss.alignment is not None and loss.aligned is not None:
+        if isinstance(loss, GuidedLoss):
             self.alignment += loss.alignment.item()
             self.aligned += int(loss.aligned)
 

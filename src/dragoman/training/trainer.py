@@ -25,7 +25,7 @@ from dragoman.ranks import answered
 from dragoman.training.aligning import objective, watched, with_alignment
 from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
-from dragoman.training.loss import Loss, output_loss, predicting_states, rdrop_loss, with_bias
+from dragoman.training.loss import GuidedLoss, Loss, output_loss, predicting_states, rdrop_loss, with_bias
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.precision import DTYPES, SMALLEST_SCALE, compute_dtype
@@ -223,7 +223,7 @@ class Trainer:
             self.log.event("skip", step=self.progress.step, scale=scale.scale)
         return True
 
-    def _loss(self, batch: Batch, *, epsilon: float) -> Loss:
+    def _loss(self, batch: Batch, *, epsilon: float) -> Loss | GuidedLoss:
         with watched(self.model, self.bundle.config.model, batch.links) as seen:
             return with_alignment(self._output_loss(batch, epsilon), seen, batch.links)
 
