@@ -32,6 +32,20 @@ def new_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+@contextmanager
+def passing_folder(out: Path) -> Iterator[Path]:
+    """A folder on the disk where ``out`` would be, which goes with the block; DragomanError when it cannot be made."""
+    from tempfile import TemporaryDirectory  # not above: it takes time, and few need it
+
+    parent = next(folder for folder in out.absolute().parents if folder.is_dir())
+    try:
+        passing = TemporaryDirectory(prefix=".dragoman-dry-run-", dir=parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise DragomanError(f"{out}: cannot make the run folder: {error.strerror}; choose another --out") from None
+    with passing as folder:
+        yield Path(folder)
+
+
 def require_new(path: Path) -> None:
     """Raises DragomanError when the name is taken."""
     if path.exists():

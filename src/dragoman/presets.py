@@ -231,7 +231,8 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-_FREE = ("dropout", "attention_dropout", "activation_dropout")
+_ALIGNING = ("alignment_layer", "alignment_head")
+_FREE = ("dropout", "attention_dropout", "activation_dropout", *_ALIGNING)
 _SET_BY_TOKENIZER = ("source_vocabulary", "target_vocabulary", "pad")
 _OF_TOKENIZER = ("tokenizer", "target_tokenizer", "vocabulary_size", "joint_vocabulary", "normalization", "joiner")
 _Settings = dict[str, Any]
@@ -280,7 +281,7 @@ def _kept(known: Config, settings: _Settings, *, sizes: bool) -> _Settings:
     model = {**known.model.model_dump(), **{name: settings["model"][name] for name in _SET_BY_TOKENIZER}}
     data = {name: getattr(known.data, name) for name in (*_OF_TOKENIZER, "source", "target", "max_length")}
     return {
-        "model": model if sizes else settings["model"],
+        "model": model if sizes else settings["model"] | {name: model[name] for name in _ALIGNING},
         "data": settings["data"] | data,
         "decoding": known.decoding.model_dump(),
     }

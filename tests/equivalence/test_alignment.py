@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from command_line import tiny_bundle
 from dragoman.bundle import load_bundle
 from dragoman.cli import main
+from dragoman.data.alignments import words_at
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.decoding.alignment import _word_links, _words_at, align, attention, default_layer, source_tokens
+from dragoman.decoding.alignment import _word_links, align, attention, default_layer, source_tokens
 from dragoman.decoding.translate import Translator
 from dragoman.errors import UsageError
 from dragoman.model import ScaledDotProductAttention
@@ -102,7 +103,7 @@ def test_tokens_know_their_words(text: str) -> None:
     ids = BYTES.encode(text)
     for spans in (BYTES.encoded_spans(text), BYTES.decoded_spans(ids)):
         assert len(spans) == len(ids)
-        words = _words_at(text, spans, "")
+        words = words_at(text, spans, "")
         assert sorted({word for word in words if word >= 0}) == list(range(len(text.split())))
         assert [word for word in words if word >= 0] == sorted(word for word in words if word >= 0)
 
@@ -122,10 +123,10 @@ def test_segmented_text_has_the_words_that_its_tokens_make() -> None:
     tokenizer = Tokenizer.train(["o@@ na bek@@ ti lu"], kind="whitespace", vocabulary_size=20, joiner="@@")
     line = "o@@ na lu bek@@ ti"
     assert tokenizer.plain(line) == "ona lu bekti"
-    assert _words_at(line, tokenizer.encoded_spans(line), "@@") == [0, 0, 1, 2, 2]
+    assert words_at(line, tokenizer.encoded_spans(line), "@@") == [0, 0, 1, 2, 2]
     ids = tokenizer.encode(line)
     assert [tokenizer.decode(ids)[start:end] for start, end in tokenizer.decoded_spans(ids)] == ["o", "na", "lu", "bek", "ti"]
-    assert _words_at(tokenizer.decode(ids), tokenizer.decoded_spans(ids), "") == [0, 0, 1, 2, 2]
+    assert words_at(tokenizer.decode(ids), tokenizer.decoded_spans(ids), "") == [0, 0, 1, 2, 2]
 
 
 def test_a_text_in_pieces_has_their_links_one_after_another() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dragoman.bundle import Bundle
 from dragoman.config import Config
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.decoding.alignment import attention
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError
 from dragoman.interop.ctranslate2 import export_model, read_model, weights_of
@@ -111,6 +112,25 @@ def test_a_model_goes_there_and_comes_back_as_it_was(name: str, tmp_path: Path) 
         assert same_weights(imported.bundle, bundle)
     assert verify(imported.bundle).agrees
     assert imported.ignored.keys() == {"decoder/alignment_layer", "decoder/alignment_heads"}
+
+
+@pytest.mark.parametrize(("head", "wanted"), [(1, "the head"), (2, "the layer")])
+def test_it_aligns_by_the_head_that_learnt_to(head: int, wanted: str, tmp_path: Path) -> None:
+    """Where it is the first one, for CTranslate2 knows how many heads and not which; else by all heads of the last layer but one."""
+    tokenizer = words()
+    bundle = noisy(make_bundle(tokenizer, tokenizer, decoder_layers=3, alignment_layer=3, alignment_head=head))
+    export_model(bundle, tmp_path / "out")
+    theirs = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
+    texts = ["ona bek tilu rem", "sova kip dal"]
+    translations = Translator(bundle).translate(texts, beam=1, max_length=9)
+    found = theirs.translate_batch(
+        [text.split() for text in texts], beam_size=1, min_decoding_length=0, max_decoding_length=8, return_attention=True
+    )
+    for result, translation, weights in zip(found, translations, attention(bundle, translations), strict=True):
+        assert result.hypotheses[0] == translation.text.split()
+        looked_at = weights[2, 0] if wanted == "the head" else weights[1].mean(0)
+        rows = np.array(result.attention[0])
+        np.testing.assert_allclose(rows, looked_at[: len(rows), : rows.shape[1]], atol=1e-5)
 
 
 @pytest.mark.parametrize(

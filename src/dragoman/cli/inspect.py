@@ -240,6 +240,7 @@ def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("sizes", f"{describe_sizes(sizes)}, at most {sizes.max_positions:,} tokens"),
         ("parameters", f"{facts['parameters']:,} ({', '.join(facts['weight_types'])}; {facts['bytes'] / 1e6:,.1f} MB on disk)"),
         *cost_lines(sizes),
+        *([("alignments", f"from head {sizes.alignment_head} of decoder layer {sizes.alignment_layer}")] if sizes.alignment_layer else []),
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
         *([("mask", vocabulary["mask"])] if "mask" in vocabulary else []),
         *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),

@@ -119,7 +119,8 @@ AlignFile = Annotated[
         "--align",
         metavar="FILE",
         help="Write an alignment for each line in: `i-j` for source word i and output word j, from 0, where words are what stands between "
-        "white space; from the attention of --align-layer. With --json the objects have it too. Default: none.",
+        "white space; from the attention of the head that was trained to align, else of --align-layer. With --json the objects have it "
+        "too. Default: none.",
     ),
 ]
 AlignLayer = Annotated[
@@ -128,7 +129,8 @@ AlignLayer = Annotated[
         "--align-layer",
         metavar="N",
         min=1,
-        help="The decoder layer, from 1, whose attention, averaged over its heads, gives alignments. Default: the last but one.",
+        help="The decoder layer, from 1, whose attention, averaged over its heads, gives alignments. Default: the head that was trained "
+        "to align (`dragoman train --alignments`), if the model has one, else the last but one.",
     ),
 ]
 AttentionPath = Annotated[
@@ -152,6 +154,16 @@ TrainingData = Annotated[
         help="Parallel text to learn from: a prefix (PREFIX.en and PREFIX.de, also .gz, .xz, .zst), SOURCE_FILE,TARGET_FILE, a .tsv, "
         "a .jsonl file or a treebank (.mrg, .ptb, .trees); for a model of one sequence a text file, also .gz, .xz, .zst. May be given "
         "several times; they are concatenated, or seen and marked as data.weights and data.tags say.",
+    ),
+]
+AlignmentFiles = Annotated[
+    Paths,
+    typer.Option(
+        "--alignments",
+        metavar="FILE",
+        help="Word alignments of a --train, from which one head learns to align (training.alignment_weight): a line `0-0 1-2` for each "
+        "pair, source word and target word from 0, where words are what stands between white space; also .gz, .xz, .zst. Once for each "
+        "--train, in their order, an empty name for one that has none. Default: none.",
     ),
 ]
 TrainingDevice = Annotated[

@@ -1,15 +1,15 @@
 """``dragoman train``: parallel text, or text in one language, in; a run folder with checkpoints out."""
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import (
+    AlignmentFiles,
     DryRun,
     MaxMinutes,
     Overrides,
@@ -26,6 +26,7 @@ from dragoman.cli.stops import interruptible, say_farewell
 from dragoman.cli.streams import follows, hush, launched, notify
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
+from dragoman.files import passing_folder
 from dragoman.presets import resolve_config
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def train(
     ] = None,
     training_data: TrainingData = None,
     validation_data: ValidationData = None,
+    alignments: AlignmentFiles = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run folder to make, or with --resume to continue.")] = None,
     preset: Annotated[
         str | None, typer.Option("--preset", metavar="NAME", help="Settings to start from; see `dragoman presets`. Default: base.")
@@ -76,7 +78,7 @@ def train(
     out = _named(out)
     if dry_run and resume:
         raise UsageError("--dry-run is for a new run; leave out --resume")
-    data = {"train": training_data, "valid": validation_data, **_languages(pair)}
+    data = {"train": training_data, "valid": validation_data, "alignments": alignments, **_languages(pair)}
     training = {"max_steps": max_steps, "max_minutes": max_minutes, "seed": seed, "precision": precision, "device": device}
     training |= {"start_from": None if start is None else str(start), "tensorboard": tensorboard}
     flags = {
@@ -316,25 +318,14 @@ def _rehearse(out: Path, settings: Config) -> None:
     device = pick_device(settings.training.device)
     _check(settings, 1)
     check_new_run(out, settings)
-    with _passing_folder(out) as run:
+    with passing_folder(out) as folder:
+        run = folder / "run"
         create_run(run, settings, sys.argv)
         prepared, known = _settled(prepare(run, settings), device, ALONE)
         log = RunLog(run, console=None, max_steps=settings.training.max_steps)
         trainer = _trainer(run, prepared, log, device, ALONE)
         print(_headline(prepared, trainer), *known.lines(), sep="\n", flush=True)
         print(*measured_lines(trainer, known), sep="\n")
-
-
-@contextmanager
-def _passing_folder(out: Path) -> Iterator[Path]:
-    """A folder on the disk where ``out`` would be, which goes with the block."""
-    parent = next(folder for folder in out.absolute().parents if folder.is_dir())
-    try:
-        passing = TemporaryDirectory(prefix=".dragoman-dry-run-", dir=parent, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise DragomanError(f"{out}: cannot make the run folder: {error.strerror}; choose another --out") from None
-    with passing as folder:
-        yield Path(folder) / "run"
 
 
 def _trainer(run: Path, prepared: "Prepared", log: "RunLog", device: "torch.device", ranks: "Ranks") -> "Trainer":

@@ -52,6 +52,11 @@ class DataConfig(Settings):
     weights: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
         (), description="For each training corpus, how many times each of its pairs is seen in an epoch; once where nothing is given."
     )
+    alignments: tuple[str, ...] = Field(
+        (),
+        description="For each training corpus, a file of word alignments, a Pharaoh line (0-0 1-2) for each pair, or an empty name for a "
+        "corpus that has none; for training.alignment_weight.",
+    )
     tags: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")], ...] = Field(
         (), description="For each training corpus, the language tag before its sources: de puts >>de<<; not given, there are no tags."
     )
@@ -104,7 +109,7 @@ class DataConfig(Settings):
     )
     mask_words: bool = Field(False, description="For encoder-only: whether whole words are chosen to be predicted, not single pieces.")
 
-    @field_validator("train", "valid", "weights", "tags", "valid_tags", mode="before")
+    @field_validator("train", "valid", "weights", "alignments", "tags", "valid_tags", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         one = isinstance(value, str | int | float) and not isinstance(value, bool)
@@ -123,11 +128,28 @@ class DataConfig(Settings):
             problems.append(f"bpe_dropout={self.bpe_dropout} is for tokenizer='bpe' only; leave it at 0")
         if self.weights and len(self.weights) != len(self.train):
             problems.append(f"weights has {len(self.weights)} numbers for {len(self.train)} training corpora; give one for each --train")
-        problems += self._wrong_tags()
-        problems += [_NO_RECORD.format(name) for name in (*self.train, *self.valid) if not _is_text(name)]
+        problems += self._wrong_alignments() + self._wrong_tags()
+        problems += [_NO_RECORD.format(name) for name in (*self.train, *self.valid, *self.alignments) if not _is_text(name)]
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _wrong_alignments(self) -> list[str]:
+        if not self.alignments:
+            return []
+        problems = []
+        if len(self.alignments) != len(self.train):
+            problems.append(
+                f"alignments has {len(self.alignments)} files for {len(self.train)} training corpora; give one for each --train, an empty "
+                "name for a corpus that has none"
+            )
+        if not any(self.alignments):
+            problems.append("alignments names no file; give one, or leave it out")
+        if self.bpe_dropout:
+            problems.append(
+                f"alignments need pieces that stay the same, and with bpe_dropout={self.bpe_dropout} every epoch has others; leave one out"
+            )
+        return problems
 
     def _wrong_tags(self) -> list[str]:
         problems, validation = [], self.validation_tags
@@ -181,6 +203,11 @@ class TrainingConfig(Settings):
         0.0,
         ge=0,
         description="R-Drop's α: two passes with other dropout, and their divergence in the loss; 0 is one pass, as in the paper.",
+    )
+    alignment_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the alignment loss of one head (data.alignments) beside the translation's; 0.05 in the article, 0 is none.",
     )
     ema: float = Field(
         0.0, ge=0, lt=1, description="Decay of a moving average of the weights, which is what is evaluated and saved; 0 keeps none."

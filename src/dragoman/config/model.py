@@ -11,7 +11,8 @@ Architecture = Literal["encoder-decoder", "decoder-only", "encoder-only", "recur
 
 _OF_ATTENTION = (
     "d_ff", "n_heads", "d_k", "d_v", "attention_dropout", "activation_dropout", "activation", "feed_forward_bias", "norm", "norm_place",
-    "final_norm", "norm_bias", "norm_epsilon", "attention_bias", "kv_heads", "qk_norm", "initialization",
+    "final_norm", "norm_bias", "norm_epsilon", "attention_bias", "kv_heads", "qk_norm", "initialization", "alignment_layer",
+    "alignment_head",
 )  # fmt: skip
 """What means nothing to the models that the paper replaced."""
 
@@ -62,6 +63,13 @@ class ModelConfig(Settings):
         0, ge=0, description="Heads of keys and values, each shared by n_heads / kv_heads heads of queries; 0 is n_heads, as in the paper."
     )
     qk_norm: bool = Field(False, description="RMSNorm on each head's queries and keys before their product; the paper has none.")
+    alignment_layer: int = Field(
+        0,
+        ge=0,
+        description="Decoder layer, from 1, of which a head is trained to align (training.alignment_weight) and gives alignments; 0 is "
+        "none, and becomes the last but one when such a training starts.",
+    )
+    alignment_head: int = Field(1, gt=0, description="The head of alignment_layer, from 1, that is trained to align.")
     positions: Literal["sinusoidal", "sinusoidal-concat", "learned", "rotary"] = Field(
         "sinusoidal",
         description="The paper's interleaved sinusoids (3.5), all sines before all cosines, a learned table (Table 3 row E), or none added "
@@ -119,10 +127,23 @@ class ModelConfig(Settings):
             )
         if self.pad >= min(self.source_vocabulary, self.target_vocabulary):
             problems.append(f"pad={self.pad} lies outside the vocabulary")
-        problems += self._without_effect()
+        problems += self._wrong_alignment() + self._without_effect()
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def _wrong_alignment(self) -> list[str]:
+        """A head to train that the decoder does not have; what is no Transformer's is for `_without_effect`."""
+        if self.single or self.older:
+            return []
+        problems = []
+        if self.alignment_layer > self.decoder_layers:
+            problems.append(
+                f"alignment_layer={self.alignment_layer} is more than the decoder_layers={self.decoder_layers}; give one of them"
+            )
+        if self.alignment_head > self.n_heads:
+            problems.append(f"alignment_head={self.alignment_head} is more than the n_heads={self.n_heads}; give one of them")
+        return problems
 
     def _without_effect(self) -> list[str]:
         """Settings that mean nothing to this model and yet are not as they are by default."""
@@ -130,6 +151,8 @@ class ModelConfig(Settings):
         kind = f"architecture={self.architecture!r}"
         if self.architecture != "encoder-only":
             idle |= dict.fromkeys(("embedding_norm", "token_types", "output_transform", "pooler"), kind)
+        if self.single:
+            idle |= dict.fromkeys(("alignment_layer", "alignment_head"), kind)
         if self.architecture == "decoder-only":
             idle["encoder_layers"] = kind
         if self.architecture == "encoder-only":

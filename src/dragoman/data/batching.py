@@ -1,6 +1,6 @@
 """Batches of similar lengths under a budget of tokens, in a seeded order (Section 5.1).
 
-Shapes:  B pairs of a batch   S, T source and target tokens of its longest pair, end token included
+Shapes:  B pairs of a batch   S, T source and target tokens of its longest pair, end token included   A links between tokens
 """
 
 import math
@@ -28,7 +28,8 @@ class Batch:
     token: position t of the one is position t - 1 of the other.
 
     Of models of one sequence a decoder has no source, and an encoder reads the source and has no ``target_input``: these are (B, 0).
-    ``target_mask`` is True where a loss is of the output, which may be fewer places than there are tokens (`data/packing.py`).
+    ``target_mask`` is True where a loss is of the output, which may be fewer places than there are tokens (`data/packing.py`). ``links``
+    are given alignments of tokens: row, place in ``target_output``, place in ``source``; None where the corpus has none.
     """
 
     source: Tensor  # (B, S)
@@ -37,6 +38,7 @@ class Batch:
     target_output: Tensor  # (B, T)
     target_mask: Tensor  # (B, T)
     pairs: Indices  # (B,) places in the corpus
+    links: Tensor | None = None  # (A, 3)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
@@ -131,6 +133,7 @@ def collate(corpus: Corpus, indices: Indices, *, pad: int, bos: int) -> Batch:
     target_input = np.full_like(target, pad)
     target_input[:, 0] = bos
     target_input[:, 1:] = np.where(target_mask[:, 1:], target[:, :-1], pad)
+    links = corpus.links_of(indices)
     return Batch(
         source=torch.from_numpy(source),
         source_mask=torch.from_numpy(source_mask),
@@ -138,6 +141,7 @@ def collate(corpus: Corpus, indices: Indices, *, pad: int, bos: int) -> Batch:
         target_output=torch.from_numpy(target),
         target_mask=torch.from_numpy(target_mask),
         pairs=indices,
+        links=None if links is None else torch.from_numpy(links),
     )
 
 

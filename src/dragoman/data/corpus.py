@@ -119,6 +119,14 @@ class Corpus:
         """Target tokens of the pairs at ``indices`` that a loss is of."""
         return int(self.target_lengths[indices].sum())
 
+    def aligned(self, indices: NDArray[Any]) -> int:
+        """Target tokens of the pairs at ``indices`` whose source tokens are given; none, but for an `AlignedCorpus`."""
+        return 0
+
+    def links_of(self, indices: NDArray[Any]) -> NDArray[np.int64] | None:
+        """Which source tokens these are, as (A, 3): the place of the pair in ``indices``, the target token, the source token."""
+        return None
+
     def side(self, number: int, indices: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]:
         """The source (0) or target (1) of the pairs at ``indices``: ids in which they are, where they start there, and their lengths."""
         ids, starts, lengths = (

@@ -6,7 +6,6 @@ The search keeps no attention weights. The translation that it found goes throug
 in place of the fused kernel in the layers that are looked at; the model is left as it was.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.bundle import Bundle
+from dragoman.data.alignments import words_at
 from dragoman.data.batching import batches_of, pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.translate import Part, Translation
@@ -52,7 +52,8 @@ class Alignment:
 
 
 def default_layer(model: EncoderDecoder) -> int:
-    """The decoder layer, from 1, whose attention is taken for an alignment unless another is asked for: the last but one, or the only one.
+    """The decoder layer, from 1, whose attention is taken for an alignment unless another is asked for, or a head of the model was trained
+    to align: the last but one, or the only one.
 
     The last layer serves the choice of the next token more than the look-up of the source.
     """
@@ -60,7 +61,7 @@ def default_layer(model: EncoderDecoder) -> int:
 
 
 def check_layer(model: EncoderDecoder, layer: int) -> None:
-    """Raises UsageError for a decoder layer, counted from 1, that the model does not have; 0 stands for `default_layer`."""
+    """Raises UsageError for a decoder layer, counted from 1, that the model does not have; 0 stands for the usual one."""
     layers = len(_transformer(model).decoder.layers)
     if not 0 <= layer <= layers:
         raise UsageError(f"layer {layer}: the model's decoder has layers 1 to {layers}; give one of them")
@@ -77,11 +78,16 @@ def _transformer(model: EncoderDecoder) -> Transformer:
 def align(bundle: Bundle, texts: Sequence[str], translations: Sequence[Translation], *, layer: int | None = None) -> list[Alignment]:
     """The alignment of each text with its translation, from the attention of a decoder layer, counted from 1, averaged over its heads.
 
-    None or 0 is `default_layer`. Raises UsageError for one that the model does not have.
+    None or 0 is the head that was trained to align (``model.alignment_layer``), alone, or where the model has none, `default_layer`.
+    Raises UsageError for a layer that the model does not have.
     """
     check_layer(bundle.encoder_decoder, layer or 0)
-    number = layer or default_layer(bundle.encoder_decoder)
-    weights = _of_each(bundle, translations, [number - 1], lambda seen: seen[0].mean(1))
+    trained, head = bundle.config.model.alignment_layer, bundle.config.model.alignment_head - 1
+    if trained and not layer:
+        weights = _of_each(bundle, translations, [trained - 1], lambda seen: seen[0][:, head])
+    else:
+        number = layer or default_layer(bundle.encoder_decoder)
+        weights = _of_each(bundle, translations, [number - 1], lambda seen: seen[0].mean(1))
     return [_aligned(bundle, *each) for each in zip(texts, translations, weights, strict=True)]
 
 
@@ -163,8 +169,8 @@ def _aligned(bundle: Bundle, text: str, translation: Translation, weights: Weigh
     source_spans = [span for part in translation.parts for span in _source_spans(source, part)]
     target_spans = _target_spans(target, translation.parts)
     head = translation.parts[0].start if translation.parts else 0
-    source_words = _words_at(text, source_spans, source.joiner, start=head)
-    target_words = _words_at(translation.text, target_spans, "")
+    source_words = words_at(text, source_spans, source.joiner, start=head)
+    target_words = words_at(translation.text, target_spans)
     meant = np.array([token not in source.textless for part in translation.parts for token in part.source], bool)
     return Alignment(
         words=_word_links(weights, source_words, target_words),
@@ -186,16 +192,6 @@ def _target_spans(tokenizer: Tokenizer, parts: Sequence[Part]) -> list[tuple[int
         spans += [(place + start, place + end) for start, end in tokenizer.decoded_spans(part.target)]
         place += len(tokenizer.decode(part.target)) + len(part.separator)
     return spans
-
-
-def _words_at(text: str, spans: Sequence[tuple[int, int]], joiner: str, *, start: int = 0) -> list[int]:
-    """The number of the word that each span begins in, its white space aside; -1 for a span without any."""
-    word_of, number, joined = np.full(len(text) + 1, -1), -1, False
-    for found in re.finditer(r"\S+", text[start:]):
-        number += 0 if joined else 1
-        word_of[start + found.start() : start + found.end()] = number
-        joined = bool(joiner) and found.group().endswith(joiner) and text[start + found.end() :].startswith(" ")
-    return [next((int(word_of[place]) for place in range(*span) if word_of[place] >= 0), -1) for span in spans]
 
 
 def _word_links(weights: Weights, source: Sequence[int], target: Sequence[int]) -> Links:

@@ -157,10 +157,12 @@ def extras(config: ModelConfig) -> dict[str, Tensor]:
             found[f"{side}/position_encodings/encodings"] = sinusoids(config.max_positions, config.d_model, concatenated=concatenated)
     if not config.single:
         found["encoder/embeddings_merge"] = _number(0, torch.int8)
-    last_but_one = max(config.decoder_layers - 2, 0)  # as --align does
+    # As --align does, but that CTranslate2 takes the mean of the first heads, so a trained one must be the first.
+    trained = config.alignment_layer and config.alignment_head == 1
+    layer = config.alignment_layer - 1 if trained else max(config.decoder_layers - 2, 0)
     found |= {
-        "decoder/alignment_layer": _number(last_but_one, torch.int16),
-        "decoder/alignment_heads": _number(config.n_heads, torch.int16),
+        "decoder/alignment_layer": _number(layer, torch.int16),
+        "decoder/alignment_heads": _number(1 if trained else config.n_heads, torch.int16),
     }
     found |= {f"decoder/{name}": _number(0, torch.int8) for name in _OFF}
     found["decoder/alibi_use_positive_positions"] = _number(0, torch.int8)

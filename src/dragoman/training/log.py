@@ -61,7 +61,9 @@ class RunLog:
         self._append("train", record)
         step, total = int(record["step"]), self._max_steps
         facts = (
-            f"loss {record['loss']:.3f}  ppl {record['ppl']:.2f}  acc {record['acc']:.1%}  lr {record['lr']:.1e}  "
+            f"loss {record['loss']:.3f}  ppl {record['ppl']:.2f}  acc {record['acc']:.1%}  "
+            + (f"align {record['alignment']:.3f}  " if "alignment" in record else "")
+            + f"lr {record['lr']:.1e}  "
             f"|g| {record['grad_norm']:.2f}  {record['tok_s'] / 1000:.1f}k tok/s  ETA {clock(seconds_left)}"
         )
         if self._live:

@@ -22,6 +22,16 @@ class Loss(NamedTuple):
     correct: Tensor
 
 
+class GuidedLoss(NamedTuple):
+    """A `Loss` beside that of given alignments: the sum ``alignment`` of `aligning.alignment_loss` over ``aligned`` target tokens."""
+
+    smoothed: Tensor
+    negative_log_likelihood: Tensor
+    correct: Tensor
+    alignment: Tensor
+    aligned: Tensor
+
+
 def smoothed_cross_entropy(logits: Tensor, target: Tensor, *, epsilon: float) -> Tensor:
     """Σ -log p · q over N tokens, where q gives each class ε/V and the gold one 1 - ε more (5.4; Szegedy et al., equation 7).
 

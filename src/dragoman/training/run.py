@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, Literal
 
 from dragoman.bundle import list_checkpoints, load_tokenizers, save_tokenizers, version_of
 from dragoman.config import LARGEST, Config, Settings
+from dragoman.data.alignments import WordLinks, aligned_corpus, read_aligned
 from dragoman.data.corpus import Corpus
 from dragoman.data.documents import text_files
 from dragoman.data.formats.lines import read_lines
@@ -26,6 +28,7 @@ from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
 from dragoman.presets import count_parameters
 from dragoman.toml import read_toml, to_toml
+from dragoman.training.aligning import check_alignment_settings, layer_to_align
 from dragoman.training.records import last_step, read_run
 from dragoman.training.start import describe_start, starting_tokenizers, starting_vocabularies
 from dragoman.training.text import check_text_settings, corpus_facts, learn_tokenizer, text_corpora
@@ -120,6 +123,7 @@ def check_whole_settings(run: Path) -> None:
 def check_settings(config: Config) -> None:
     """UsageError for settings of a training that would do nothing."""
     check_text_settings(config)
+    check_alignment_settings(config)
     if config.training.patience and not config.data.valid:
         raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
 
@@ -172,6 +176,8 @@ def prepare(run: Path, config: Config) -> Prepared:
     if read_run(run).get("data") != files:
         update_run(run, data=files)
     data = config.data
+    if not (run / "corpus" / "train-alignments").exists():
+        deque(chain.from_iterable(_aligned_pairs(config)), maxlen=0)  # a fault in them is told before a vocabulary is learnt
     try:
         source, target = load_tokenizers(run)
     except DragomanError as error:
@@ -185,7 +191,7 @@ def prepare(run: Path, config: Config) -> Prepared:
     corpus, validation = _corpora(run / "corpus", config, source, target)
     rows = starting_vocabularies(run) if config.training.start_from else (0, 0)  # more than entries, perhaps
     sizes = {"source_vocabulary": max(len(source), rows[0]), "target_vocabulary": max(len(target), rows[1])}
-    sized = config.with_values(model={**sizes, "pad": target.pad})
+    sized = config.with_values(model={**sizes, "pad": target.pad, "alignment_layer": layer_to_align(config)})
     return Prepared(sized, source, target, corpus, validation)
 
 
@@ -243,6 +249,9 @@ def _corpora(folder: Path, config: Config, source: Tokenizer, target: Tokenizer)
     if data.bpe_dropout:
         longest = min(data.max_length, config.model.max_positions)
         corpus = sampled_corpus(folder / "train-words", corpus, source, target, dropout=data.bpe_dropout, longest=longest)
+    if data.alignments:
+        pairs = chain.from_iterable(_aligned_pairs(config))
+        corpus = aligned_corpus(folder / "train-alignments", corpus, pairs, source, target, tagged=bool(data.tags))
     return corpus, _corpus(folder / "valid", data.valid, data.validation_tags, config, source, target) if data.valid else None
 
 
@@ -303,6 +312,12 @@ def _pairs(specs: Sequence[str], config: Config) -> Iterator[tuple[str, str]]:
     return chain.from_iterable(read_pairs(spec, config.data.source, config.data.target) for spec in specs)
 
 
+def _aligned_pairs(config: Config) -> Iterator[Iterator[tuple[tuple[str, str], WordLinks]]]:
+    data = config.data
+    for spec, name in zip(data.train, data.alignments, strict=bool(data.alignments)):
+        yield read_aligned(spec, data.source, data.target, Path(name) if name else None)
+
+
 def read_validation(config: Config) -> Iterator[tuple[str, str]]:
     """The validation pairs as they are to be translated: each source behind the language tag of its corpus, where there are tags."""
     data = config.data
@@ -318,7 +333,10 @@ def _data_files(config: Config) -> list[Path]:
         raise UsageError("no training data; give --train PATH")
     if config.model.single:
         return text_files((*data.train, *data.valid))
-    return [path for spec in (*data.train, *data.valid) for path in corpus_files(spec, data.source, data.target)]
+    alignments = [Path(name) for name in data.alignments if name]
+    if missing := [path for path in alignments if not path.is_file()]:
+        raise UsageError(f"--alignments {missing[0]}: no such file; give a file of Pharaoh lines, such as 0-0 1-2, one for each pair")
+    return [*(path for spec in (*data.train, *data.valid) for path in corpus_files(spec, data.source, data.target)), *alignments]
 
 
 def _unchanged_files(run: Path, config: Config) -> list[dict[str, Any]]:

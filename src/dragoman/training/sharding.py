@@ -20,7 +20,7 @@ from dragoman.config import TrainingConfig
 from dragoman.errors import UsageError
 from dragoman.model import Transformer
 from dragoman.ranks import answered
-from dragoman.training.loss import Loss
+from dragoman.training.loss import GuidedLoss, Loss
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -43,7 +43,7 @@ class ShardedModel:
     ``measure`` is ``loss`` of the model with the weights that it needs gathered. Every rank must call it equally often.
     """
 
-    def __init__(self, bundle: Bundle, loss: Callable[..., Loss], *, device: torch.device) -> None:
+    def __init__(self, bundle: Bundle, loss: Callable[..., Loss | GuidedLoss], *, device: torch.device) -> None:
         from torch.distributed.device_mesh import init_device_mesh  # not above: some builds of PyTorch have none, and it takes time
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
@@ -58,7 +58,7 @@ class ShardedModel:
             fully_shard(layer, mesh=mesh)
         for layer in self.model.decoder.layers:
             register_fsdp_forward_method(layer, "start")
-        self.measure = cast(Callable[..., Loss], fully_shard(_WithLoss(self.model, loss), mesh=mesh))
+        self.measure = cast(Callable[..., Loss | GuidedLoss], fully_shard(_WithLoss(self.model, loss), mesh=mesh))
 
     @contextmanager
     def gathered(self) -> Iterator[Bundle]:
@@ -82,11 +82,11 @@ class ShardedModel:
 class _WithLoss(nn.Module):
     """The model and what is computed of it, as one module: inside, the embeddings are whole too."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Loss]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[..., Loss | GuidedLoss]) -> None:
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, *values: Any, **named: Any) -> Loss:
+    def forward(self, *values: Any, **named: Any) -> Loss | GuidedLoss:
         return self.loss(*values, **named)
 
 

@@ -16,6 +16,8 @@ from dragoman.training.precision import LossScale
 from dragoman.training.sharding import own_moments
 from dragoman.training.totals import Totals
 
+_SUMS = (0, 5, len(fields(Totals)))  # of `Totals`: none, those of a run begun before there were alignments, all
+
 
 @dataclass
 class Progress:
@@ -54,7 +56,7 @@ class Progress:
         numbers = (self.seconds, *(self.best or ()), *self.unreported)
         if not all(isinstance(each, int) and each >= 0 for each in counts) or not all(isinstance(each, int | float) for each in numbers):
             raise ValueError("what should be numbers is something else")
-        if len(self.unreported) not in (0, len(fields(Totals))) or not isinstance(self.scale, LossScale):
+        if len(self.unreported) not in _SUMS or not isinstance(self.scale, LossScale):
             raise ValueError("the sums or the scale of the loss are not whole")
 
 

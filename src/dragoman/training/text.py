@@ -16,8 +16,8 @@ from dragoman.errors import UsageError
 logger = logging.getLogger("dragoman")
 
 _OF_PAIRS = (
-    "data.weights", "data.tags", "data.valid_tags", "data.joint_vocabulary", "data.target_tokenizer", "data.bpe_dropout", "data.max_length",
-    "training.shard", "training.bleu_tokenize", "training.bleu_lowercase",
+    "data.weights", "data.alignments", "data.tags", "data.valid_tags", "data.joint_vocabulary", "data.target_tokenizer", "data.bpe_dropout",
+    "data.max_length", "training.shard", "training.alignment_weight", "training.bleu_tokenize", "training.bleu_lowercase",
 )  # fmt: skip
 _OF_TEXT = ("data.documents", "training.sampled_batches")
 _OF_DECODERS = ("training.validation_stride",)

@@ -22,9 +22,10 @@ from dragoman.data.packing import PackedCorpus
 from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
 from dragoman.ranks import answered
+from dragoman.training.aligning import objective, watched, with_alignment
 from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
-from dragoman.training.loss import Loss, output_loss, predicting_states, rdrop_loss, with_bias
+from dragoman.training.loss import GuidedLoss, Loss, output_loss, predicting_states, rdrop_loss, with_bias
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.precision import DTYPES, SMALLEST_SCALE, compute_dtype
@@ -171,7 +172,7 @@ class Trainer:
         return ahead(pinned(found, self.device) if self.device.type == "cuda" else found)
 
     def _update(self, window: Window) -> float | None:
-        """One step on the loss per target token of all the window's batches; returns the gradient's norm before clipping.
+        """One step on the `objective`, the loss per target token of all the window's batches; returns the gradient's norm before clipping.
 
         The batches are shared out among the ranks, and the loss of each divides by the tokens of all, so that the gradients only add up.
         None is a gradient too large for float16: the update is left out, the next one's loss is scaled by half, and no step is counted.
@@ -181,11 +182,12 @@ class Trainer:
         factor = self.progress.scale.scale if self.dtype == torch.float16 else 1.0
         if self.shards:
             factor *= self.ranks.size  # by which FSDP divides the sum of the gradients
+        share = partial(objective, tokens=window.tokens, aligned=window.aligned, weight=self.settings.alignment_weight)
         for place, batch, counts in window.parts:
             batch = batch.to(self.device)
             with answered():  # of the others, who gather a sharded model with this one
                 loss = measure(batch, epsilon=self.settings.label_smoothing)
-                torch.autograd.backward(loss.smoothed * (factor if counts else 0.0) / window.tokens)
+                torch.autograd.backward(share(loss, factor=factor if counts else 0.0))
             if counts:
                 self.totals.add(loss, int(batch.target_mask.sum()))
             if not (broken or math.isfinite(self.totals.smoothed)):
@@ -221,7 +223,11 @@ class Trainer:
             self.log.event("skip", step=self.progress.step, scale=scale.scale)
         return True
 
-    def _loss(self, batch: Batch, *, epsilon: float) -> Loss:
+    def _loss(self, batch: Batch, *, epsilon: float) -> Loss | GuidedLoss:
+        with watched(self.model, self.bundle.config.model, batch.links) as seen:
+            return with_alignment(self._output_loss(batch, epsilon), seen, batch.links)
+
+    def _output_loss(self, batch: Batch, epsilon: float) -> Loss:
         gold = batch.target_output[batch.target_mask]
         hidden, matrix = self._last(batch)
         if self.settings.rdrop and self.model.training:

@@ -11,10 +11,10 @@ from dragoman.data.batching import Batch, ordered_batches
 from dragoman.data.corpus import Corpus
 from dragoman.data.packing import PackedCorpus, batch_of
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.training.loss import Loss
+from dragoman.training.loss import GuidedLoss, Loss
 from dragoman.training.totals import Totals
 
-Measure = Callable[[Batch], Loss]
+Measure = Callable[[Batch], Loss | GuidedLoss]
 
 
 def validation_figures(

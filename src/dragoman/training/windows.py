@@ -32,13 +32,17 @@ class Part(NamedTuple):
 
 
 class Window(NamedTuple):
-    """An update: all its batches and their target tokens, this rank's part, and the place in the data behind it."""
+    """An update: all its batches and their target tokens, this rank's part, and the place in the data behind it.
+
+    ``aligned`` are the target tokens whose alignment is given.
+    """
 
     batches: list[Indices]
     tokens: int
     parts: list[Part]
     epoch: int = 0
     position: int = 0
+    aligned: int = 0
 
 
 def windows(corpus: Corpus, config: Config, tokenizer: Tokenizer, ranks: Ranks, *, epoch: int = 0, position: int = 0) -> Generator[Window]:
@@ -70,7 +74,7 @@ def make_window(corpus: Corpus, batches: Sequence[Indices], tokenizer: Tokenizer
     for place, indices in ranks.share(batches, empty=all_parts):
         rows = indices if len(indices) else batches[place][:1]
         parts.append(Part(place, batch_of(corpus, rows, tokenizer), bool(len(indices))))
-    return Window(list(batches), sum(map(corpus.predicted, batches)), parts)
+    return Window(list(batches), sum(map(corpus.predicted, batches)), parts, aligned=sum(map(corpus.aligned, batches)))
 
 
 def pinned(found: Iterator[Window], device: torch.device) -> Generator[Window]:
