@@ -196,7 +196,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(data: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "limit", [{"training__patience": 2, "training__learning_rate": 1e-9}, {"training__max_minutes": 1e-6}], ids=["patience", "minutes"]
+    "limit", [{"training__patience": 2, "training__learning_rate": 1e-15}, {"training__max_minutes": 1e-6}], ids=["patience", "minutes"]
 )
 def test_all_ranks_stop_where_the_first_does(limit: dict[str, Any], data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
