@@ -142,6 +142,15 @@ def is_view(function: Any) -> bool:
     return any(argument.alias_info is not None for argument in function._schema.arguments)
 
 
+def test_in_float64_the_gradient_is_that_of_finite_differences() -> None:
+    hidden, matrix, target = case(torch.float64)
+
+    def smoothed(hidden: Tensor, matrix: Tensor) -> Tensor:
+        return output_loss(hidden, matrix, target, epsilon=0.1, rows=7, dtype=torch.float64).smoothed
+
+    assert torch.autograd.gradcheck(smoothed, (hidden, matrix))
+
+
 @pytest.mark.parametrize(("dtype", "gap", "tolerance"), [
     (torch.float32, 95.0, 1e-6), (torch.float32, 101.0, 1e-6), (torch.bfloat16, 91.0, 1e-3), (torch.float16, 12.0, 1e-4),
     (torch.float16, 15.5, 1e-4),

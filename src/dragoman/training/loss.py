@@ -120,7 +120,7 @@ class _OutputLoss(torch.autograd.Function):
             gold = target[start : start + rows, None]  # (N, 1) of some rows
             some = product_rows(hidden[start : start + rows], dtype)  # (P, D)
             room = logits = torch.mm(some, turned, out=None if room is None else room[: len(some)])  # (P, V)
-            gold_logits += logits[: len(gold)].gather(1, gold).float().sum()
+            gold_logits += logits[: len(gold)].gather(1, gold).to(matrix.dtype).sum()
             p = torch.softmax(logits, -1, out=logits)  # (P, V)
             if p.dtype != torch.bfloat16:
                 p.div_(p.sum(-1, keepdim=True))  # PyTorch's softmax of many classes is off by more than rounding, alike for all of a row
