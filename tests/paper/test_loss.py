@@ -142,6 +142,37 @@ def is_view(function: Any) -> bool:
     return any(argument.alias_info is not None for argument in function._schema.arguments)
 
 
+def test_in_float64_the_gradient_is_that_of_finite_differences() -> None:
+    hidden, matrix, target = case(torch.float64)
+
+    def smoothed(hidden: Tensor, matrix: Tensor) -> Tensor:
+        return output_loss(hidden, matrix, target, epsilon=0.1, rows=7, dtype=torch.float64).smoothed
+
+    assert torch.autograd.gradcheck(smoothed, (hidden, matrix))
+
+
+@pytest.mark.parametrize(("dtype", "gap", "tolerance"), [
+    (torch.float32, 95.0, 1e-6), (torch.float32, 101.0, 1e-6), (torch.bfloat16, 91.0, 1e-3), (torch.float16, 12.0, 1e-4),
+    (torch.float16, 15.5, 1e-4),
+])  # fmt: skip
+def test_what_is_almost_impossible_has_all_digits_of_its_likelihood(dtype: torch.dtype, gap: float, tolerance: float) -> None:
+    """Its probability is below the normal numbers of its type, where few digits are left; there is one of it among likely ones."""
+    hidden, target = torch.ones(3, 1, requires_grad=True), torch.tensor([0, 1, 0])
+    loss = output_loss(hidden, torch.tensor([[0.0], [-gap]]), target, epsilon=0.0, dtype=dtype)
+    assert loss.negative_log_likelihood.item() == pytest.approx(gap, rel=tolerance)
+    assert loss.smoothed.item() == pytest.approx(gap, rel=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fault", [math.nan, -math.nan, math.inf])
+def test_what_is_no_number_is_not_counted_as_right(fault: float, dtype: torch.dtype) -> None:
+    hidden = torch.tensor([[1.0, 0.0], [1.0, fault], [0.0, 1.0]])
+    matrix = torch.tensor([[4.0, 1.0], [1.0, 4.0]])
+    loss = output_loss(hidden, matrix, torch.tensor([0, 0, 1]), epsilon=0.0, dtype=dtype)
+    assert loss.correct.item() == 2
+    assert math.isnan(loss.negative_log_likelihood.item())
+
+
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 def test_where_no_gradient_is_wanted_none_is_computed_and_the_values_are_the_same(off: Any) -> None:
     """The parameters want gradients; validation does not."""

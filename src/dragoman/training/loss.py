@@ -121,7 +121,8 @@ class _OutputLoss(torch.autograd.Function):
         turned = weight.t().contiguous() if dtype == torch.bfloat16 else weight.t()  # (D, V)
         mean_row = matrix.mean(0)  # (D)
         rows = rows * torch.float32.itemsize // min(dtype.itemsize, torch.float32.itemsize)  # in as much memory
-        likelihood, gold_logits, correct = matrix.new_zeros(()), matrix.new_zeros(()), target.new_zeros(())
+        gold_logits, correct = matrix.new_zeros(()), target.new_zeros(())
+        gold_probabilities = matrix.new_empty(len(target))  # (N)
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
         room = None  # (P, V) that all rows share: new memory for each would take as long as their product
@@ -129,20 +130,24 @@ class _OutputLoss(torch.autograd.Function):
             gold = target[start : start + rows, None]  # (N, 1) of some rows
             some = product_rows(hidden[start : start + rows], dtype)  # (P, D)
             room = logits = torch.mm(some, turned, out=None if room is None else room[: len(some)])  # (P, V)
-            gold_logits += logits[: len(gold)].gather(1, gold).float().sum()
+            gold_logits += logits[: len(gold)].gather(1, gold).to(matrix.dtype).sum()
             p = torch.softmax(logits, -1, out=logits)  # (P, V)
             if p.dtype != torch.bfloat16:
                 p.div_(p.sum(-1, keepdim=True))  # PyTorch's softmax of many classes is off by more than rounding, alike for all of a row
             gold_p = p[: len(gold)].gather(1, gold)  # (N, 1)
-            likelihood -= gold_p.float().log().sum()
+            gold_probabilities[start : start + rows] = gold_p[:, 0]
             correct += _count_highest(p[: len(gold)], gold_p)
             if wants_gradient:
                 p[len(gold) :].zero_()
                 p[torch.arange(len(gold), device=gold.device), gold[:, 0]] -= 1 - epsilon  # scatter_add_ copies a narrow p whole
                 grad_hidden[start : start + rows] = (p @ weight)[: len(gold)] - epsilon * mean_row
                 grad_matrix += p.t() @ some
-        if not likelihood.isfinite():  # a class was too unlikely for a logarithm of its probability
-            likelihood = _unlikelihood(hidden, matrix, target, rows)
+        # A number below the normal ones of its type has lost digits, if it is not 0; and what is no number is not to be hidden.
+        unlikely = (~(gold_probabilities >= torch.finfo(dtype).tiny)).nonzero()[:, 0]
+        likelihood = -gold_probabilities.index_fill(0, unlikely, 1).log().sum()
+        for start in range(0, len(unlikely), rows):
+            few = unlikely[start : start + rows]
+            likelihood += _unlikelihood(product_rows(hidden[few], dtype)[: len(few)], weight, target[few])
         sum_hidden = hidden.sum(0)  # (D)
         if wants_gradient:
             grad_matrix -= epsilon / len(matrix) * sum_hidden
@@ -157,17 +162,17 @@ class _OutputLoss(torch.autograd.Function):
         return grad_hidden * grads[0], grad_matrix * grads[0], None, None, None, None, None
 
 
-def _unlikelihood(hidden: Tensor, matrix: Tensor, target: Tensor, rows: int) -> Tensor:
-    """Σ -log p(target) by logarithms alone, a few rows at a time; shapes as in `output_loss`."""
-    parts = [slice(start, start + rows) for start in range(0, len(target), rows)]
-    return torch.stack([F.cross_entropy(hidden[part] @ matrix.t(), target[part], reduction="sum") for part in parts]).sum()
+def _unlikelihood(some: Tensor, weight: Tensor, gold: Tensor) -> Tensor:
+    """Σ -log p(gold) by logarithms alone, of a few rows (N, D) against the output matrix (V, D)."""
+    logits = some @ weight.t()  # (N, V)
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), gold, reduction="sum")
 
 
 def _count_highest(p: Tensor, gold_p: Tensor) -> Tensor:
-    """How many of the gold classes' probabilities (N, 1) are the highest of their row of p (N, V)."""
+    """How many of the gold classes' probabilities (N, 1) are the highest of their row of p (N, V); what is no number is not."""
     # Numbers from 0 up stand in the order of their bits, and whole numbers are compared several times as fast on a CPU.
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()]
-    return (p.view(bits).amax(-1, keepdim=True) == gold_p.view(bits)).sum()
+    return ((p.view(bits).amax(-1, keepdim=True) == gold_p.view(bits)) & ~gold_p.isnan()).sum()
 
 
 class _Divergence(torch.autograd.Function):
