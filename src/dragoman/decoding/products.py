@@ -29,7 +29,7 @@ FEWEST_NARROW = ROWS // 2
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _ALIGNED = 64  # bytes
-_SMALL, _SINGLE = 2**17, 8  # numbers of a matrix, and rows, up to which a product in float32 takes less time than one in 8 bits
+_SMALL, _SINGLE = 2**17, 8  # numbers of a matrix, and rows by it, up to which a product of int8 is in float32, which takes less time
 _FEW = 12  # rows up to which the output matrix may be the left one of a product
 _TIMED = {"few": 6, "many": 64}  # rows with which the forms of that product are timed
 
@@ -44,9 +44,9 @@ class Product(nn.Module):
         if bias is not None:
             biases.append(bias.detach())
         self.bias = _joined(biases) if biases else None  # (O)
-        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read; by a small one in any case.
-        eight_always = precision == "int8" and weight.numel() > _SMALL
-        self.turned = None if eight_always else weight.t().contiguous()  # (I, O)
+        always_packed = precision == "int8" and weight.numel() > _SMALL
+        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read.
+        self.turned = None if always_packed else weight.t().contiguous()  # (I, O)
         self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
         self.packed = _packed(weight, self.bias) if precision == "int8" else None
 
@@ -136,9 +136,10 @@ class OutputProduct:
         return torch.log_softmax(logits, -1, out=logits)
 
     def _of_its_own(self, hidden: Tensor) -> Tensor:
+        """Logits (N, V) in new memory, bias included."""
         if self.product is not None:
             return cast(Tensor, self.product(hidden))
-        if self.narrow is None:
+        if self.narrow is None or len(hidden) < FEWEST_NARROW:
             return F.linear(hidden, self.weight, self.bias)
         logits = (hidden.to(self.narrow.dtype) @ self.narrow).float()
         return logits if self.bias is None else logits + self.bias
