@@ -151,10 +151,16 @@ def test_the_form_of_the_output_product_that_takes_the_least_time_is_used(fastes
             used.append("_as_it_lies")
             super()._as_it_lies(hidden, logits)
 
-    monkeypatch.setattr("dragoman.decoding.products._best_time", lambda hidden, logits, form: form.__name__ != fastest)
+    def time(hidden: Tensor, logits: Tensor, form: Any) -> float:
+        timed.append(len(hidden))
+        return float(form.__name__ != fastest)
+
+    timed: list[int] = []
+    monkeypatch.setattr("dragoman.decoding.products._best_time", time)
     product = Told(Embedding(150, 24, pad=0), None, precision="fp32")
-    for rows in (1, 2, 12, 13, 200):
+    for rows, before in ((1, []), (2, [6, 6]), (12, [6, 6]), (13, [6, 6, 64, 64]), (200, [6, 6, 64, 64])):
         product.log_probs(torch.randn(rows, 24), product.room(rows, None))
+        assert timed == before  # what is not needed is not measured
     few = "_from_its_side" if fastest == "_from_its_side" else "_by_turned"
     many = "_as_it_lies" if fastest == "_as_it_lies" else "_by_turned"
     assert used == ["_by_turned", few, few, many, many]
