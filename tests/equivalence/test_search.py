@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.decoding.beam import Hypothesis, beam_search, length_penalty
+from dragoman.decoding.beam import Hypothesis, _spans, beam_search, length_penalty
 from dragoman.errors import DragomanError, UsageError
 from step_models import BOS, END, RandomTree, Table, every_sequence, plain_beam, sentences, spell, table_1, table_2
 
@@ -36,6 +36,13 @@ def assert_equal(found: list[Hypothesis], expected: list[tuple[tuple[int, ...], 
 )  # fmt: skip
 def test_length_penalty_golden_values(n: int, alpha: float, penalty: float) -> None:
     assert length_penalty(n, alpha) == pytest.approx(penalty, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ids", "spans"), [((), []), ((4,), [(4, 4)]), ((9, 1, 3, 2, 2, 5), [(1, 3), (5, 5), (9, 9)]), ((0, *range(6, 9)), [(0, 0), (6, 8)])]
+)
+def test_ids_are_stretches_without_a_gap(ids: tuple[int, ...], spans: list[tuple[int, int]]) -> None:
+    assert _spans(ids) == spans
 
 
 @settings(max_examples=60, deadline=None)

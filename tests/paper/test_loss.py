@@ -102,9 +102,26 @@ def test_bfloat16_products_stay_close() -> None:
     assert rough.smoothed.dtype == torch.float32
     assert rough.smoothed.item() == pytest.approx(exact.smoothed.item(), rel=5e-3)
     assert rough.smoothed.item() != exact.smoothed.item()  # the type was used
+    assert rough.correct.item() == exact.correct.item()
     for gradient, right in zip(gradients, expected, strict=True):
         assert gradient.dtype == torch.float32
         assert ((gradient - right).norm() / right.norm()).item() < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("distance", [18.0, 120.0])
+def test_what_is_too_unlikely_for_its_type_has_its_likelihood(dtype: torch.dtype, distance: float) -> None:
+    """e^-18 is 0 in float16, e^-120 in the others too; such a token is among others, in one of several pieces."""
+    hidden = torch.tensor([[1.0]] * 5 + [[distance]] + [[1.0]] * 5)
+    matrix, gold = torch.tensor([[1.0], [0.0], [0.5]]), torch.tensor([0, 1, 2, 0, 1, 1, 0, 1, 2, 0, 1])
+    expected = F.cross_entropy(hidden @ matrix.T, gold, reduction="sum").item()
+    with Seen() as seen, torch.no_grad():
+        found = output_loss(hidden, matrix, gold, epsilon=0.0, rows=2, dtype=dtype)
+    assert found.negative_log_likelihood.item() == pytest.approx(expected, rel=3e-3)
+    assert found.smoothed.item() == found.negative_log_likelihood.item()
+    pieces = math.ceil(len(gold) / (2 if dtype == torch.float32 else 4))
+    again = math.ceil(len(gold) / 2) if dtype != torch.float16 and distance > 100 else 0  # by logarithms, in float32
+    assert seen.products == pieces + again
 
 
 def test_only_the_smoothed_loss_has_a_gradient() -> None:

@@ -220,10 +220,13 @@ def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.
 
 
 def _spans(ids: Sequence[int]) -> list[tuple[int, int]]:
-    """The ids as stretches of one id after another, each by its first and its last: a write for each takes less time than a list of all."""
+    """The ids as stretches without a gap, each by its first and its last: there are few, and to write each takes less time than a list."""
     spans: list[tuple[int, int]] = []
     for each in sorted(set(ids)):
-        spans[-1:] = [(spans[-1][0], each)] if spans and spans[-1][1] == each - 1 else [*spans[-1:], (each, each)]
+        if spans and spans[-1][1] == each - 1:
+            spans[-1] = spans[-1][0], each
+        else:
+            spans.append((each, each))
     return spans
 
 
@@ -287,7 +290,7 @@ def _closed_up(going: Tensor) -> Tensor:
 
 
 def _reorder(model: StepModel[State], state: State, rows: Tensor, rows_before: int) -> State:
-    """The state of these rows (B, K); untouched where nothing moves, as in most steps of greedy search."""
+    """The state of these rows (B, K); untouched where nothing moves."""
     if rows.numel() == rows_before and torch.equal(rows.flatten(), torch.arange(rows_before, device=rows.device)):
         return state
     return model.reorder(state, rows)

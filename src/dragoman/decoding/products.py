@@ -28,10 +28,10 @@ FEWEST_NARROW = ROWS // 2
 """Rows from which a product of bf16 is in bfloat16: fewer are faster as they are, in float32."""
 
 _Module = TypeVar("_Module", bound=nn.Module)
+_Form = Callable[[Tensor, Tensor], None]
 _ALIGNED = 64  # bytes
-_SMALL, _SINGLE = 2**17, 8  # numbers of a matrix, and rows, up to which a product in float32 takes less time than one in 8 bits
+_SMALL, _SINGLE = 2**17, 8  # numbers of a matrix, and rows by it, up to which a product of int8 is in float32, which takes less time
 _FEW = 12  # rows up to which the output matrix may be the left one of a product
-_TIMED = {"few": 6, "many": 64}  # rows with which the forms of that product are timed
 
 
 class Product(nn.Module):
@@ -44,9 +44,9 @@ class Product(nn.Module):
         if bias is not None:
             biases.append(bias.detach())
         self.bias = _joined(biases) if biases else None  # (O)
-        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read; by a small one in any case.
-        eight_always = precision == "int8" and weight.numel() > _SMALL
-        self.turned = None if eight_always else weight.t().contiguous()  # (I, O)
+        always_packed = precision == "int8" and weight.numel() > _SMALL
+        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read.
+        self.turned = None if always_packed else weight.t().contiguous()  # (I, O)
         self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
         self.packed = _packed(weight, self.bias) if precision == "int8" else None
 
@@ -92,14 +92,17 @@ class OutputProduct:
         return self.weight.t().contiguous()  # (D, V)
 
     @cached_property
-    def _forms(self) -> dict[str, Callable[[Tensor, Tensor], object]]:
-        """The faster form of the product for few rows and for many: which it is depends on the processor, and may be twice as fast."""
-        others = {"few": self._from_its_side, "many": self._as_it_lies}
-        forms: dict[str, Callable[[Tensor, Tensor], object]] = {}
-        for name, rows in _TIMED.items():
-            hidden, logits = self.weight[:1].expand(rows, -1).contiguous(), self.weight.new_empty(rows, len(self.weight))
-            forms[name] = min((self._by_turned, others[name]), key=partial(_best_time, hidden, logits))
-        return forms
+    def _of_few(self) -> _Form:
+        return self._faster(self._from_its_side, rows=6)
+
+    @cached_property
+    def _of_many(self) -> _Form:
+        return self._faster(self._as_it_lies, rows=64)
+
+    def _faster(self, other: _Form, *, rows: int) -> _Form:
+        """The faster of two forms for so many rows: which it is depends on the processor, and may be twice as fast."""
+        hidden, logits = self.weight[:1].expand(rows, -1).contiguous(), self.weight.new_empty(rows, len(self.weight))
+        return min((self._by_turned, other), key=partial(_best_time, hidden, logits))
 
     def _by_turned(self, hidden: Tensor, logits: Tensor) -> None:
         torch.mm(hidden, self._turned, out=logits)
@@ -130,15 +133,16 @@ class OutputProduct:
         elif len(hidden) == 1:
             self._by_turned(hidden, logits)
         else:
-            self._forms["few" if len(hidden) <= _FEW else "many"](hidden, logits)
+            (self._of_few if len(hidden) <= _FEW else self._of_many)(hidden, logits)
         if self.bias is not None:
             logits += self.bias
         return torch.log_softmax(logits, -1, out=logits)
 
     def _of_its_own(self, hidden: Tensor) -> Tensor:
+        """Logits (N, V) in new memory, bias included."""
         if self.product is not None:
             return cast(Tensor, self.product(hidden))
-        if self.narrow is None:
+        if self.narrow is None or len(hidden) < FEWEST_NARROW:
             return F.linear(hidden, self.weight, self.bias)
         logits = (hidden.to(self.narrow.dtype) @ self.narrow).float()
         return logits if self.bias is None else logits + self.bias
@@ -182,7 +186,7 @@ def check_products(precision: str, device: torch.device, *, known: Sequence[str]
         raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
 
 
-def _best_time(hidden: Tensor, logits: Tensor, form: Callable[[Tensor, Tensor], object]) -> float:
+def _best_time(hidden: Tensor, logits: Tensor, form: _Form) -> float:
     """Seconds that a form of a product takes, the least of a few."""
     times = []
     for _ in range(4):

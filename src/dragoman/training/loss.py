@@ -120,27 +120,27 @@ class _OutputLoss(torch.autograd.Function):
         weight = matrix.to(dtype)  # (V, D)
         turned = weight.t().contiguous() if dtype == torch.bfloat16 else weight.t()  # (D, V)
         mean_row = matrix.mean(0)  # (D)
-        rows = rows * torch.float32.itemsize // min(dtype.itemsize, torch.float32.itemsize)  # in as much memory
+        together = rows * torch.float32.itemsize // min(dtype.itemsize, torch.float32.itemsize)  # in as much memory
         gold_logits, correct = matrix.new_zeros(()), target.new_zeros(())
         gold_probabilities = matrix.new_empty(len(target))  # (N)
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
         room = None  # (P, V) that all rows share: new memory for each would take as long as their product
-        for start in range(0, len(target), rows):
-            gold = target[start : start + rows, None]  # (N, 1) of some rows
-            some = product_rows(hidden[start : start + rows], dtype)  # (P, D)
+        for start in range(0, len(target), together):
+            gold = target[start : start + together, None]  # (N, 1) of some rows
+            some = product_rows(hidden[start : start + together], dtype)  # (P, D)
             room = logits = torch.mm(some, turned, out=None if room is None else room[: len(some)])  # (P, V)
             gold_logits += logits[: len(gold)].gather(1, gold).to(matrix.dtype).sum()
             p = torch.softmax(logits, -1, out=logits)  # (P, V)
             if p.dtype != torch.bfloat16:
                 p.div_(p.sum(-1, keepdim=True))  # PyTorch's softmax of many classes is off by more than rounding, alike for all of a row
             gold_p = p[: len(gold)].gather(1, gold)  # (N, 1)
-            gold_probabilities[start : start + rows] = gold_p[:, 0]
+            gold_probabilities[start : start + together] = gold_p[:, 0]
             correct += _count_highest(p[: len(gold)], gold_p)
             if wants_gradient:
                 p[len(gold) :].zero_()
                 p[torch.arange(len(gold), device=gold.device), gold[:, 0]] -= 1 - epsilon  # scatter_add_ copies a narrow p whole
-                grad_hidden[start : start + rows] = (p @ weight)[: len(gold)] - epsilon * mean_row
+                grad_hidden[start : start + together] = (p @ weight)[: len(gold)] - epsilon * mean_row
                 grad_matrix += p.t() @ some
         # A number below the normal ones of its type has lost digits, if it is not 0; and what is no number is not to be hidden.
         unlikely = (~(gold_probabilities >= torch.finfo(dtype).tiny)).nonzero()[:, 0]
