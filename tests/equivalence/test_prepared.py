@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
@@ -117,53 +117,17 @@ def test_the_log_probabilities_of_a_search_share_their_room() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 12, 13, 64, 128, 200])
 @torch.inference_mode()
 def test_the_output_layer_is_the_same_for_any_number_of_rows_in_room_or_without(precision: Precision, rows: int) -> None:
-    """Each form of its product, whichever is the faster one here: single rows, few, many, and blocks of bfloat16."""
+    """Single rows, few, many, and blocks of bfloat16."""
     torch.manual_seed(3)
     output = Embedding(150, 24, pad=0)
     product = OutputProduct(output, torch.randn(150), precision=precision)
     hidden = torch.randn(rows, 24)
     expected = F.linear(hidden, output.weight, product.bias).log_softmax(-1)
     found = [product.log_probs(hidden, room) for room in (None, product.room(rows, None))]
-    for form in (product._by_turned, product._from_its_side, product._as_it_lies):
-        form(hidden, logits := torch.empty(rows, 150))
-        torch.testing.assert_close(logits + product.bias, F.linear(hidden, output.weight, product.bias), atol=1e-5, rtol=0)
     rough = rows >= {"fp32": math.inf, "bf16": FEWEST_NARROW, "int8": 9}[precision]
     for each in found:
         torch.testing.assert_close(each, expected, atol={"bf16": 0.05, "int8": 0.25}[precision] if rough else 1e-5, rtol=0)
         assert torch.allclose(each, expected, atol=1e-5) != rough  # the type is used from so many rows
-
-
-@pytest.mark.parametrize("fastest", ["_by_turned", "_from_its_side", "_as_it_lies"])
-@torch.inference_mode()
-def test_the_form_of_the_output_product_that_takes_the_least_time_is_used(fastest: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[str] = []
-
-    class Told(OutputProduct):
-        def _by_turned(self, hidden: Tensor, logits: Tensor) -> None:
-            used.append("_by_turned")
-            super()._by_turned(hidden, logits)
-
-        def _from_its_side(self, hidden: Tensor, logits: Tensor) -> None:
-            used.append("_from_its_side")
-            super()._from_its_side(hidden, logits)
-
-        def _as_it_lies(self, hidden: Tensor, logits: Tensor) -> None:
-            used.append("_as_it_lies")
-            super()._as_it_lies(hidden, logits)
-
-    def time(hidden: Tensor, logits: Tensor, form: Any) -> float:
-        timed.append(len(hidden))
-        return float(form.__name__ != fastest)
-
-    timed: list[int] = []
-    monkeypatch.setattr("dragoman.decoding.products._best_time", time)
-    product = Told(Embedding(150, 24, pad=0), None, precision="fp32")
-    for rows, before in ((1, []), (2, [6, 6]), (12, [6, 6]), (13, [6, 6, 64, 64]), (200, [6, 6, 64, 64])):
-        product.log_probs(torch.randn(rows, 24), product.room(rows, None))
-        assert timed == before  # what is not needed is not measured
-    few = "_from_its_side" if fastest == "_from_its_side" else "_by_turned"
-    many = "_as_it_lies" if fastest == "_as_it_lies" else "_by_turned"
-    assert used == ["_by_turned", few, few, many, many]
 
 
 @torch.inference_mode()

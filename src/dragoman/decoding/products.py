@@ -4,10 +4,9 @@ Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabula
 """
 
 import copy
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
@@ -28,10 +27,8 @@ FEWEST_NARROW = ROWS // 2
 """Rows from which a product of bf16 is in bfloat16: fewer are faster as they are, in float32."""
 
 _Module = TypeVar("_Module", bound=nn.Module)
-_Form = Callable[[Tensor, Tensor], None]
 _ALIGNED = 64  # bytes
 _SMALL, _SINGLE = 2**17, 8  # numbers of a matrix, and rows by it, up to which a product of int8 is in float32, which takes less time
-_FEW = 12  # rows up to which the output matrix may be the left one of a product
 
 
 class Product(nn.Module):
@@ -91,28 +88,6 @@ class OutputProduct:
     def _turned(self) -> Tensor:
         return self.weight.t().contiguous()  # (D, V)
 
-    @cached_property
-    def _of_few(self) -> _Form:
-        return self._faster(self._from_its_side, rows=6)
-
-    @cached_property
-    def _of_many(self) -> _Form:
-        return self._faster(self._as_it_lies, rows=64)
-
-    def _faster(self, other: _Form, *, rows: int) -> _Form:
-        """The faster of two forms for so many rows: which it is depends on the processor, and may be twice as fast."""
-        hidden, logits = self.weight[:1].expand(rows, -1).contiguous(), self.weight.new_empty(rows, len(self.weight))
-        return min((self._by_turned, other), key=partial(_best_time, hidden, logits))
-
-    def _by_turned(self, hidden: Tensor, logits: Tensor) -> None:
-        torch.mm(hidden, self._turned, out=logits)
-
-    def _from_its_side(self, hidden: Tensor, logits: Tensor) -> None:
-        logits.copy_((self.weight @ hidden.t()).t())
-
-    def _as_it_lies(self, hidden: Tensor, logits: Tensor) -> None:
-        torch.mm(hidden, self.weight.t(), out=logits)
-
     def room(self, rows: int, before: Tensor | None) -> Tensor | None:
         """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
 
@@ -130,10 +105,8 @@ class OutputProduct:
         logits = room[: len(hidden)]  # (N, V)
         if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
             self._in_bfloat16(hidden, logits)
-        elif len(hidden) == 1:
-            self._by_turned(hidden, logits)
-        else:
-            (self._of_few if len(hidden) <= _FEW else self._of_many)(hidden, logits)
+        else:  # not the form that a measurement says is faster here: how a product rounds must not hang on one
+            torch.mm(hidden, self._turned, out=logits)
         if self.bias is not None:
             logits += self.bias
         return torch.log_softmax(logits, -1, out=logits)
@@ -184,16 +157,6 @@ def check_products(precision: str, device: torch.device, *, known: Sequence[str]
         raise UsageError(f"{option('precision')}={precision}: {fault}; choose among {', '.join(known)}")
     if precision == "int8" and device.type != "cpu":
         raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
-
-
-def _best_time(hidden: Tensor, logits: Tensor, form: _Form) -> float:
-    """Seconds that a form of a product takes, the least of a few."""
-    times = []
-    for _ in range(4):
-        began = time.perf_counter()
-        form(hidden, logits)
-        times.append(time.perf_counter() - began)
-    return min(times)
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
