@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ import pytest
 from command_line import COMMAND, environment, tiny_bundle
 from dragoman.bundle import mark_checkpoint
 from dragoman.cli import main
+from dragoman.serve.stops import Stops
 from serving import Client, bundle_of, echoing, serving
 
 
@@ -154,6 +156,22 @@ sys.exit(main(["serve", model, "--port", "0", "--device", "cpu"]))
     command = [sys.executable, "-c", program, str(int(number)), module, str(made)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "dragoman: stopped\n")
+
+
+def test_sighup_while_it_starts_is_nothing_and_one_signal_is_told_once() -> None:
+    """Without models there is nothing to read again; a server that is told twice to stop does so at once, in the midst of answers."""
+    before = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)]
+    told: list[int] = []
+    with Stops() as stops:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stops.asked
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stops.asked
+        with stops.told_to(lambda: told.append(1)):
+            assert told == [1]
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert told == [1, 1]
+    assert [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)] == before
 
 
 @pytest.mark.parametrize("place", ["find_models", "Service"])

@@ -175,12 +175,14 @@ def _reloading(service: Service) -> Iterator[None]:
         task.add_done_callback(reloads.discard)
 
     with suppress(AttributeError, NotImplementedError, ValueError, RuntimeError):  # Windows, and threads other than the first
+        before = signal.getsignal(signal.SIGHUP)
         loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield
     finally:
         with suppress(AttributeError, NotImplementedError):
-            loop.remove_signal_handler(signal.SIGHUP)
+            if loop.remove_signal_handler(signal.SIGHUP):
+                signal.signal(signal.SIGHUP, before)
 
 
 class PatientProtocol(H11Protocol):
