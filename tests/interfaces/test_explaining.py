@@ -307,6 +307,15 @@ def test_a_summary_on_the_terminal(run: Callable[..., str], model: Path, monkeyp
     assert run("explain", model, "-").startswith(f"text         {TEXT}\n")
 
 
+def test_no_place_is_itself_where_the_translation_looks_at_the_text(run: Callable[..., str], model: Path) -> None:
+    found = json.loads(run("explain", model, TEXT, "--max-length", 6, "--json"))
+    assert len(found["target"]["pieces"]) == len(found["source"]["pieces"]) == 6  # as long as each other, by chance
+    heads = re.findall(r"(?m)^(encoder|decoder|cross) layer \d+ head \d+ +\d\.\d+(.*)$", run("explain", model, TEXT, "--max-length", 6))
+    assert {kind for kind, _ in heads} == {"encoder", "decoder", "cross"}
+    assert all(place.strip() == "" for kind, place in heads if kind == "cross")
+    assert all(place.strip() for kind, place in heads if kind != "cross")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [

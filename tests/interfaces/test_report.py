@@ -213,6 +213,13 @@ def test_the_command_that_repeats_the_run_can_be_typed(tmp_path: Path) -> None:
     assert page.facts("The run")["Repeat with"] == "dragoman train en-de --train 'my data' --set data.joiner=@@"
 
 
+def test_a_head_that_learns_to_align_has_a_curve_and_other_runs_have_none(tmp_path: Path, page: Page) -> None:
+    title = "Alignment loss of the head that learns to align"
+    aligning = made_up(tmp_path / "run", *({"t": "train", "step": step, "alignment": 3.0 - step} for step in (1, 2)))
+    assert aligning.tables[title] == [["step", "training"], ["1", "2"], ["2", "1"]]
+    assert title not in page.tables
+
+
 def test_an_empty_or_a_strange_log_gives_a_page_still(tmp_path: Path) -> None:
     assert made_up(tmp_path / "run", status="preparing").facts("The run")["Status"] == "preparing"
     page = made_up(

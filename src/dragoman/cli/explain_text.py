@@ -70,7 +70,8 @@ def _heads(found: "Explanation") -> list[str]:
     for kind in found.kinds:
         habits = [(layer, habit) for layer, weights in enumerate(found.weights(kind)) for habit in head_habits(weights)]
         for layer, habit in sorted(habits, key=lambda pair: -pair[1]["focus"])[:_HEADS]:
-            at = f"{habit['mostly']} ({habit['share']:.0%} of the tokens)" if habit["mostly"] else ""
+            told = habit["mostly"] and kind != "cross"  # where two sequences happen to be as long, a place of one is none of the other
+            at = f"{habit['mostly']} ({habit['share']:.0%} of the tokens)" if told else ""
             rows.append((f"{kind} layer {layer + 1} head {habit['head'] + 1}", f"{habit['focus']:.3f}", at))
     return _aligned(rows)
 

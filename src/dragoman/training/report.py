@@ -99,6 +99,7 @@ def _curves(report: Report) -> str:
     estimated = [record for record in evaluations if "sampled" in record]
     charts = (
         ("Loss", {"training, smoothed": points(training, "loss"), "validation, smoothed": points(evaluations, "loss")}),
+        ("Alignment loss of the head that learns to align", {"training": points(training, "alignment")}),
         ("Score on the validation text", {"BLEU": points(evaluations, "bleu"), "chrF": points(evaluations, "chrf")}),
         ("Loss at places by chance", {"validation, all of it": points(estimated, "nll"), "estimate": points(estimated, "sampled")}),
         ("Learning rate", {"as trained": rate, "equation (3) of the paper": equation}),
