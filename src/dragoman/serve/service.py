@@ -5,6 +5,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from dragoman.serve.metrics import Metrics
 from dragoman.serve.models import Models
 from dragoman.serve.parameters import Fields
 from dragoman.serve.places import Place, find_models, runs_of
-from dragoman.serve.refusals import busy
+from dragoman.serve.refusals import RefusalError, busy
 from dragoman.serve.settings import ServeSettings
 from dragoman.serve.store import Store
 from dragoman.serve.traces import Looking, Traces
@@ -73,10 +74,17 @@ class Service:
         They are read in the thread that computes with them: for a second one that computes OpenMP would keep a team of threads, and with
         more of these than there are cores each step of a translation waits for the system to wake one.
         """
+        await self._read(places)
+        await self._tidy()
+
+    async def _read(self, places: Sequence[Place]) -> None:
         if places:
             device, precision = self.settings.device, self.settings.precision
             self._models = await self.engine.run(lambda _: Models.load(places, device=device, precision=precision), client=None)
             self.traces.clear()
+
+    async def _tidy(self) -> None:
+        with suppress(RefusalError):  # nothing is begun in a server that ends
             await self.engine.run(lambda _: _tidy(), client=None)
 
     async def reload(self) -> None:
@@ -91,7 +99,7 @@ class Service:
         async with self._reloading:
             self._reload_waits = False
             try:
-                await self.load(await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch))
+                await self._read(await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch))
             except Exception as error:  # memory that does not suffice, say
                 reason = error if isinstance(error, DragomanError) else f"{type(error).__name__}: {error}"
                 _log.warning("the models stay as they were: %s", reason)
@@ -101,6 +109,7 @@ class Service:
             return
         loaded = ", ".join(f"{model.name} step {model.step}" for model in self.models.everything)
         _log.info("loaded again: %s", loaded)
+        await self._tidy()
 
     def close(self) -> None:
         """Ends the engine when its work is done, and forgets the files."""
