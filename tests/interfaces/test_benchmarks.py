@@ -114,6 +114,10 @@ def test_the_page_of_budgets_has_what_the_sizes_and_the_measurements_say() -> No
     for result in ("raw", "bpe"):
         score = json.loads((PROJECT / f"benchmarks/multi30k.{result}.json").read_text("utf-8"))["bleu"]["test 2016, best, beam 4"]["mean"]
         assert f"{score:.2f}" in page, score
+    tatoeba = json.loads((PROJECT / "benchmarks/tatoeba.json").read_text("utf-8"))
+    bleu, chrf = (tatoeba[metric]["best, beam 4"] for metric in ("bleu", "chrf"))
+    assert f"{tatoeba['pairs']['train']:,} pairs" in page
+    assert f"{bleu:.2f} BLEU (cased, `tok:13a`) and {chrf:.2f} chrF" in page
 
 
 def test_its_arguments_are_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
