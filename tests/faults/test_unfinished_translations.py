@@ -413,6 +413,30 @@ def test_a_full_disk_stops_with_one_line_and_can_be_gone_on_from(
     assert Path("out").read_text().splitlines() == [each.text for each in Translator.load(model, device="cpu").translate(LINES)]
 
 
+def test_a_signal_that_comes_after_a_failure_does_not_hide_what_was_kept(
+    model: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, read, calls = Unfinished._write, Unfinished._read_record, []
+
+    def full(self: Unfinished, name: str, data: bytes) -> None:
+        calls.append(name)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, name, data)
+
+    def disturbed(self: Unfinished) -> dict[str, Any] | None:
+        if calls:
+            signal.raise_signal(signal.SIGTERM)
+        return read(self)
+
+    monkeypatch.setattr(Unfinished, "_write", full)
+    monkeypatch.setattr(Unfinished, "_read_record", disturbed)
+    assert run(model) == 143
+    *_, kept, last = capfd.readouterr().err.splitlines()
+    assert "out.partial: holds the first 4 lines" in kept
+    assert last == "dragoman: terminated"
+
+
 def piped(model: Path, raw: bytes, *arguments: str) -> int:
     """A translation of what a pipe on standard input holds."""
     before, (read_end, write_end) = os.dup(0), os.pipe()

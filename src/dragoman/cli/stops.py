@@ -56,6 +56,22 @@ def _handler_after(failed: bool, before: Handler) -> Handler:
 
 
 @contextmanager
+def undisturbed() -> Iterator[None]:
+    """SIGTERM and Ctrl-C wait while the block runs, and do at its end what they would have done."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+    if received:
+        signal.raise_signal(received[0])
+
+
+@contextmanager
 def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
     """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dragoman.cli.rounds import Done
+from dragoman.cli.stops import undisturbed
 from dragoman.cli.streams import RECORD_SUFFIX, partial_of
 from dragoman.cli.tally import Tally
 from dragoman.cli.windows import Window
@@ -77,7 +78,8 @@ class Unfinished:
                     file.close()
             self.publish()
         except BaseException as error:
-            self._keep()
+            with undisturbed():  # torchrun sends SIGTERM to all ranks when one fails, just then
+                self._keep()
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.filename is None:  # of these very files
                 reason = error.strerror or error
                 raise DragomanError(f"{self.paths['output']}: cannot write: {reason}; make room there, and go on with --resume") from None
