@@ -1,8 +1,18 @@
-"""``python -m dragoman`` is the command ``dragoman``."""
+"""The command ``dragoman``, which ``python -m dragoman`` is as well."""
 
 import sys
 
-from dragoman.cli import main
+
+def main() -> int:
+    """Run the command line and return the exit status; Ctrl-C is one line and no traceback from the first import on."""
+    try:
+        from dragoman.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        print("dragoman: interrupted", file=sys.stderr)
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

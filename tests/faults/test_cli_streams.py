@@ -84,6 +84,12 @@ def test_an_interruption_is_one_line_and_status_130(conversation: Conversation) 
     assert (conversation.process.returncode, err) == (130, b"dragoman: interrupted\n")
 
 
+def test_ctrl_c_before_the_first_import_is_done_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    done = dragoman("--version", variables={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"dragoman: interrupted\n")
+
+
 @pytest.mark.parametrize("arguments", [["presets"], ["translate"]])
 def test_a_closed_pipe_ends_the_program_quietly(arguments: list[str], model: Path) -> None:
     read_end, write_end = os.pipe()

@@ -170,6 +170,8 @@ def test_best_and_worst_are_in_the_order_of_chrf(run: Run, files: dict[str, Path
     }  # fmt: skip
     few = evaluated(run, files, "--examples", 1)
     assert (len(few["best"]), len(few["worst"])) == (1, 1)
+    perfect = json.loads(run("evaluate", "--hypotheses", files["t.de"], "--reference", files["t.de"], "--json"))
+    assert (len(perfect["best"]), perfect["worst"]) == (2, [])
 
 
 def test_the_level_of_segments(run: Run, files: dict[str, Path]) -> None:

@@ -69,8 +69,8 @@ class TestReport:
         return self._ranked()[::-1][: min(most, len(self.sentences) // 2)]
 
     def worst(self, most: int) -> list[Sentence]:
-        """The sentences with the lowest chrF, worst first; of a small test set at most half."""
-        return self._ranked()[: min(most, (len(self.sentences) + 1) // 2)]
+        """The sentences with the lowest chrF, worst first; of a small test set at most half, and none that is exactly right."""
+        return [each for each in self._ranked()[: min(most, (len(self.sentences) + 1) // 2)] if not each.exact]
 
     def _ranked(self) -> list[Sentence]:
         return sorted(self.sentences, key=lambda sentence: (sentence.scores[RANKED_BY], -sentence.number))
