@@ -1,6 +1,6 @@
 """What each regulariser adds: Multi30k English to German on the published byte pairs, the recipe with one thing changed at a time.
 
-    python benchmarks/regularisers.py --steps 3500 --output benchmarks/regularisers.json
+    python benchmarks/regularisers.py --steps 2500 --output benchmarks/regularisers.json
 
 Every training is `multi30k.py bpe` with one seed, and a cosine schedule over so many updates; `recipe` changes nothing. Differences below
 the spread between seeds, which multi30k.bpe.json has, say nothing. BPE dropout is not among them: the published pieces are given, not
@@ -35,7 +35,7 @@ CHANGES: dict[str, list[str]] = {
 def main() -> None:
     """Trains and evaluates each change, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3500, help="updates of each training")
+    parser.add_argument("--steps", type=int, default=2500, help="updates of each training")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=CHANGES, default=[*CHANGES], metavar="NAME", help=f"some of: {', '.join(CHANGES)}")
     parser.add_argument("--runs", type=Path, help="where the run folders stay, and those that are there go on; otherwise they go")

@@ -33,7 +33,7 @@ _KeysValues = tuple[Tensor, Tensor]
 
 
 class _Memory:
-    """Keys and values of the memory: ``whole`` (L, B, S, W), and a view of each layer's keys and values (B, H, S, width)."""
+    """Keys and values of the memory: ``whole`` (B, L, S, W), and a view of each layer's keys and values (B, H, S, width)."""
 
     def __init__(self, whole: Tensor, layer: "_Layer") -> None:
         self.whole = whole
@@ -49,7 +49,7 @@ class Prepared:
     length: int  # T
     memory: _Memory
     memory_mask: Tensor | None  # (B, 1, 1, S): 0 at tokens, -∞ at padding; None where there is none
-    own: Tensor  # (L, B, room, W): keys and values of the positions so far
+    own: Tensor  # (B, L, room, W): keys and values of the positions so far
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
 
@@ -72,9 +72,9 @@ class _Layer:
         self.around = [partial(layer.around, norm=_norm(norm), dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
     def keys_values(self, caches: Tensor) -> list[_KeysValues]:
-        """Views of caches (L, B, T, W): the keys (B, H, T, d_k) and the values (B, H, T, d_v) of each layer."""
+        """Views of caches (B, L, T, W): the keys (B, H, T, d_k) and the values (B, H, T, d_v) of each layer."""
         parts = caches.split_with_sizes([self.key_size, self.size - self.key_size], -1)
-        keys, values = (part.view(*part.shape[:3], self.heads, part.size(3) // self.heads).transpose(2, 3).unbind() for part in parts)
+        keys, values = (part.view(*part.shape[:3], self.heads, part.size(3) // self.heads).transpose(2, 3).unbind(1) for part in parts)
         return list(zip(keys, values, strict=True))
 
     def __call__(self, x: Tensor, own: "_Part", memory: "_Part", place: Tensor) -> Tensor:
@@ -129,8 +129,8 @@ class PreparedStep(StepModel[Prepared]):
         memory = self.encoder(source, padding_mask(source_mask) if padded else None)  # (B, S, D)
         mask = memory.new_zeros(source_mask.shape).masked_fill_(~source_mask, -math.inf)[:, None, None] if padded else None
         first = self.layers[0]
-        whole = torch.stack([layer.memory(memory) for layer in self.layers])  # (L, B, S, W)
-        own = memory.new_empty(len(self.layers), len(source), _ROOM, first.size)
+        whole = torch.stack([layer.memory(memory) for layer in self.layers], 1)  # (B, L, S, W)
+        own = memory.new_empty(len(source), len(self.layers), _ROOM, first.size)
         return Prepared(1, 0, 0, _Memory(whole, first), mask, own, None)
 
     @torch.no_grad()  # views of a cache are written to
@@ -143,7 +143,7 @@ class PreparedStep(StepModel[Prepared]):
         mask = None if seen is None else seen[:, None]  # (B, 1, K, T)
         memory_mask = None if state.memory_mask is None else state.memory_mask.expand(-1, -1, count, -1)
         own = _with_room(state.own, state.length, length)
-        places = own.narrow(2, state.length, count).unbind()
+        places = own.narrow(2, state.length, count).unbind(1)
         keys_values = self.layers[0].keys_values(own.narrow(2, 0, length))
         for layer, place, part, memory in zip(self.layers, places, keys_values, state.memory.layers, strict=True):
             x = layer(x, _Part(*part, mask), _Part(*memory, memory_mask), place)
@@ -153,7 +153,7 @@ class PreparedStep(StepModel[Prepared]):
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
-        before, after = state.own.size(1), len(rows)
+        before, after = len(state.own), len(rows)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
             seen = state.own.new_zeros(before, state.hypotheses, state.length)
@@ -166,13 +166,13 @@ class PreparedStep(StepModel[Prepared]):
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
         if not len(moved) and after == before:
             return state
-        caches = [state.memory.whole, state.own]  # (L, B, …, W)
+        caches = [state.memory.whole, state.own]  # (B, L, …, W)
         if after <= before and 2 * len(moved) <= after:  # as when sentences leave: those from the end take their places
             for cache in caches if len(moved) else ():
-                cache.index_copy_(1, moved, cache.index_select(1, sentence[moved]))
-            memory, own = (cache[:, :after] for cache in caches)
+                cache.index_copy_(0, moved, cache.index_select(0, sentence[moved]))
+            memory, own = (cache[:after] for cache in caches)
         else:
-            memory, own = (cache.index_select(1, sentence) for cache in caches)
+            memory, own = (cache.index_select(0, sentence) for cache in caches)
         mask = None if state.memory_mask is None else state.memory_mask.index_select(0, sentence)
         return replace(state, memory=_Memory(memory, self.layers[0]), own=own, memory_mask=mask)
 
@@ -229,7 +229,7 @@ def _rows(heads: Tensor) -> Tensor:
 
 
 def _with_room(own: Tensor, have: int, length: int) -> Tensor:
-    """The caches (L, B, room, W), of which ``have`` keys are used, with room for ``length``; themselves where they have it."""
+    """The caches (B, L, room, W), of which ``have`` keys are used, with room for ``length``; themselves where they have it."""
     if own.size(2) >= length:
         return own
     made = own.new_empty(*own.shape[:2], max(length, 2 * have), own.size(3))
