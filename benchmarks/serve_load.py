@@ -3,7 +3,9 @@
     python benchmarks/serve_load.py runs/mine --text test.en --output result.json
 
 Ratios are of measurements taken by turns on one machine, --rounds times; the medians count. Throughput: 16 clients with single sentences,
-beside `translate` of the same file without its start, and beside the same server with --batch 1. Fairness: the 95th percentile of eight
+beside `translate` of the same file without its start, beside the same server with --batch 1, and beside two servers of one thread each that
+have eight of the clients; and how fast 16 sentences at a time are without any server, which no server with 16 clients can be faster than by
+much. Fairness: the 95th percentile of eight
 clients with single sentences while another sends lists of 64, beside theirs alone. Overload: four times as many clients as fill the queue
 for --seconds; every answer must be 200, or 503 with Retry-After, the texts that wait no more than the queue has places (64), and the server
 itself again within five seconds. `serve_latency.py` measures the start, the overhead of HTTP, and latency.
@@ -14,6 +16,7 @@ import asyncio
 import statistics
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,34 +48,51 @@ def main() -> None:
 
 
 def throughput(model: Path, sentences: list[str], rounds: int) -> dict[str, float]:
-    """The ratios of sentences a second: served to offline, and served to served one by one."""
-    to_offline, to_single = [], []
-    with (
-        server(model, "--no-split-sentences") as (host, port, _),
-        server(model, "--no-split-sentences", "--batch", "1") as (single_host, single_port, _),
-    ):
+    """The ratios of sentences a second: served to offline, to served one by one and to two servers; 16 at a time to offline."""
+    ratios: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        one, single, *two = (
+            stack.enter_context(server(model, "--no-split-sentences", *more))[:2]
+            for more in ([], ["--batch", "1"], ["--threads", "1"], ["--threads", "1"])
+        )
         for _ in range(rounds):
-            served = asyncio.run(seconds_of(host, port, sentences, 16))
-            alone = offline(model, sentences)[1]
-            single = asyncio.run(seconds_of(single_host, single_port, sentences, 16))
-            to_offline.append(alone / served)
-            to_single.append(single / served)
-    return {"to_offline": round(statistics.median(to_offline), 2), "to_batch_1": round(statistics.median(to_single), 2)}
+            served, each, shared = (asyncio.run(seconds_of(places, sentences, 16)) for places in ([one], [single], two))
+            whole, parts = offline(model, sentences)[1], in_parts(model, sentences, 16)
+            for name, ratio in (
+                ("to_offline", whole / served), ("to_batch_1", each / served), ("two_servers_to_one", served / shared),
+                ("16_at_a_time_to_all_at_once", parts),
+            ):  # fmt: skip
+                ratios.setdefault(name, []).append(ratio)
+    return {name: round(statistics.median(values), 2) for name, values in ratios.items()}
 
 
-async def seconds_of(host: str, port: int, sentences: list[str], clients: int) -> float:
-    """The time in which so many clients have all sentences translated, one by one."""
+def in_parts(model: Path, sentences: list[str], size: int) -> float:
+    """How fast so many sentences at a time are translated, in this process, to how fast all at once are."""
+    from dragoman.decoding.translate import Translator
+
+    translator = Translator.load(model, device="cpu")
+    translator.translate(sentences)
+    began = time.perf_counter()
+    translator.translate(sentences)
+    between = time.perf_counter()
+    for start in range(0, len(sentences), size):
+        translator.translate(sentences[start : start + size])
+    return (between - began) / (time.perf_counter() - between)
+
+
+async def seconds_of(places: list[tuple[str, int]], sentences: list[str], clients: int) -> float:
+    """The time in which so many clients, which take turns at the servers, have all sentences translated, one by one."""
     left = list(sentences)
 
-    async def client() -> None:
-        connection = Connection(host, port)
+    async def client(place: tuple[str, int]) -> None:
+        connection = Connection(*place)
         while left:
             status, _, answer = await connection.ask({"q": left.pop(), **BASE})
             if status != 200:
                 sys.exit(f"{status}: {answer}")
 
     began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(clients)))
+    await asyncio.gather(*(client(places[number % len(places)]) for number in range(clients)))
     return time.perf_counter() - began
 
 
