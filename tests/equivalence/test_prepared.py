@@ -59,7 +59,9 @@ def some_sources(lengths: Sequence[int] = (3, 9, 5, 1)) -> tuple[torch.Tensor, t
 @pytest.mark.parametrize(("kind", "lengths"), [*((kind, (3, 9, 5, 1)) for kind in KINDS), ("paper", (5, 5, 5, 5))])
 @torch.inference_mode()
 def test_each_step_has_the_same_log_probabilities(kind: str, lengths: Sequence[int]) -> None:
-    """Beams grow, hypotheses are doubled and dropped, sentences leave, and there are more steps than a new cache has room for."""
+    """Beams grow, hypotheses are doubled and dropped, sentences leave, there are more steps than a new cache has room for, and keys that
+    nobody sees go.
+    """
     model = model_of(**KINDS[kind])
     assert can_prepare(model)
     plain, prepared = TransformerStep(model), PreparedStep(model)
@@ -77,6 +79,7 @@ def test_each_step_has_the_same_log_probabilities(kind: str, lengths: Sequence[i
         count = 3
         states = (plain.reorder(first, rows), prepared.reorder(second, rows))
         tokens = torch.randint(4, 150, (sentences * count,))
+    assert second.length < 45 < states[0].length * 3
 
 
 @torch.inference_mode()

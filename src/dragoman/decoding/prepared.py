@@ -4,7 +4,8 @@ Shapes:  B sentences   K hypotheses of each   N = B·K rows   S source positions
          L layers   H heads   W = H·(d_k + d_v)   D = d_model   V target vocabulary
 
 The hypotheses of a sentence stand in attention as its queries, so the memory is kept once a sentence, and what one hypothesis has computed
-stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose.
+stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose. Most of them go on from the same few,
+so before long most keys are nobody's, and those that are somebody's close up.
 """
 
 import math
@@ -27,6 +28,7 @@ from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
 
 _ROOM = 32  # keys that a new cache has room for
+_EVERY = 4  # steps between two looks for keys that nobody sees any more
 
 _Inner = Callable[[Tensor], Tensor]
 _KeysValues = tuple[Tensor, Tensor]
@@ -137,6 +139,7 @@ class PreparedStep(StepModel[Prepared]):
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the state with it."""
         decoder, count = self.decoder, state.hypotheses
+        state = _closed_up(state) if state.seen is not None and state.steps % _EVERY == 0 else state
         length = state.length + count
         x = decoder.positions(decoder.embedding(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
@@ -221,6 +224,23 @@ def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like
         return None
     new = like.new_full((count, count), -math.inf).fill_diagonal_(0).expand(sentences, -1, -1)
     return torch.cat((seen, new), -1)
+
+
+def _closed_up(state: Prepared) -> Prepared:
+    """The state without keys that no hypothesis sees, where they are at least half of all and enough to be worth it."""
+    seen, own = cast(Tensor, state.seen), state.own
+    if state.length < _ROOM:
+        return state
+    used = (seen == 0).any(1)  # (B, T)
+    most = int(used.sum(1).max())
+    if 2 * most > state.length:
+        return state
+    places = used.byte().sort(dim=1, descending=True, stable=True).indices[:, :most]  # (B, T'); what fills it up is still unseen
+    sentences, layers, room, _ = own.shape
+    starts = room * torch.arange(sentences * layers, device=own.device).view(sentences, layers, 1)  # (B, L, 1)
+    kept = own.flatten(0, 2).index_select(0, (starts + places[:, None]).flatten())  # (B·L·T', W)
+    own.narrow(2, 0, most).copy_(kept.view(sentences, layers, most, -1))
+    return replace(state, length=most, seen=seen.gather(2, places[:, None].expand(-1, seen.size(1), -1)))
 
 
 def _rows(heads: Tensor) -> Tensor:
