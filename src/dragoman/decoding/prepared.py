@@ -34,8 +34,8 @@ _Inner = Callable[[Tensor], Tensor]
 _KeysValues = tuple[Tensor, Tensor]
 
 
-class _Memory:
-    """Keys and values of the memory: ``whole`` (B, L, S, W), and a view of each layer's keys and values (B, H, S, width)."""
+class _Cache:
+    """Keys and values of all layers: ``whole`` (B, L, T, W), and a view of each layer's keys and values (B, H, T, width)."""
 
     def __init__(self, whole: Tensor, layer: "_Layer") -> None:
         self.whole = whole
@@ -49,9 +49,9 @@ class Prepared:
     hypotheses: int  # K
     steps: int
     length: int  # T
-    memory: _Memory
+    memory: _Cache
     memory_mask: Tensor | None  # (B, 1, 1, S): 0 at tokens, -∞ at padding; None where there is none
-    own: Tensor  # (B, L, room, W): keys and values of the positions so far
+    own: _Cache  # of the positions so far, with room for more: (B, L, room, W)
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
 
@@ -133,7 +133,7 @@ class PreparedStep(StepModel[Prepared]):
         first = self.layers[0]
         whole = torch.stack([layer.memory(memory) for layer in self.layers], 1)  # (B, L, S, W)
         own = memory.new_empty(len(source), len(self.layers), _ROOM, first.size)
-        return Prepared(1, 0, 0, _Memory(whole, first), mask, own, None)
+        return Prepared(1, 0, 0, _Cache(whole, first), mask, _Cache(own, first), None)
 
     @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
@@ -141,25 +141,26 @@ class PreparedStep(StepModel[Prepared]):
         decoder, count = self.decoder, state.hypotheses
         state = _closed_up(state) if state.seen is not None and state.steps % _EVERY == 0 else state
         length = state.length + count
-        x = decoder.positions(decoder.embedding(tokens[:, None]), state.steps)[:, 0]  # (N, D)
+        x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
         mask = None if seen is None else seen[:, None]  # (B, 1, K, T)
         memory_mask = None if state.memory_mask is None else state.memory_mask.expand(-1, -1, count, -1)
-        own = _with_room(state.own, state.length, length)
-        places = own.narrow(2, state.length, count).unbind(1)
-        keys_values = self.layers[0].keys_values(own.narrow(2, 0, length))
-        for layer, place, part, memory in zip(self.layers, places, keys_values, state.memory.layers, strict=True):
-            x = layer(x, _Part(*part, mask), _Part(*memory, memory_mask), place)
+        own = state.own
+        if own.whole.size(2) < length:
+            own = _Cache(_with_room(own.whole, state.length, length), self.layers[0])
+        places = own.whole.narrow(2, state.length, count).unbind(1)
+        for layer, place, (keys, values), memory in zip(self.layers, places, own.layers, state.memory.layers, strict=True):
+            x = layer(x, _Part(keys.narrow(2, 0, length), values.narrow(2, 0, length), mask), _Part(*memory, memory_mask), place)
         room = self.output.room(len(x), state.room)
         log_probs = self.output.log_probs(self.final_norm(x), room)  # (N, V)
         return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, room)
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
-        before, after = len(state.own), len(rows)
+        before, after = len(state.own.whole), len(rows)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
-            seen = state.own.new_zeros(before, state.hypotheses, state.length)
+            seen = state.own.whole.new_zeros(before, state.hypotheses, state.length)
         if seen is not None:
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
         sentence = rows[:, 0] // state.hypotheses  # (B,)
@@ -169,7 +170,7 @@ class PreparedStep(StepModel[Prepared]):
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
         if not len(moved) and after == before:
             return state
-        caches = [state.memory.whole, state.own]  # (B, L, …, W)
+        caches = [state.memory.whole, state.own.whole]  # (B, L, …, W)
         if after <= before and 2 * len(moved) <= after:  # as when sentences leave: those from the end take their places
             for cache in caches if len(moved) else ():
                 cache.index_copy_(0, moved, cache.index_select(0, sentence[moved]))
@@ -177,7 +178,7 @@ class PreparedStep(StepModel[Prepared]):
         else:
             memory, own = (cache.index_select(0, sentence) for cache in caches)
         mask = None if state.memory_mask is None else state.memory_mask.index_select(0, sentence)
-        return replace(state, memory=_Memory(memory, self.layers[0]), own=own, memory_mask=mask)
+        return replace(state, memory=_Cache(memory, self.layers[0]), own=_Cache(own, self.layers[0]), memory_mask=mask)
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -202,11 +203,19 @@ def can_prepare(model: EncoderDecoder) -> bool:
     """Whether a model's decoder is of the kind that `PreparedStep` computes, and nobody watches any layer, which a copy would not show."""
     if not isinstance(model, Transformer):
         return False
-    watched = any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
     if watched or not all(isinstance(each, MultiHeadAttention) and _plain(each) for each in heads):
         return False
     return len({(each.n_heads, each.d_k, each.d_v) for each in cast(list[MultiHeadAttention], heads)}) == 1
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """A model and all modules in it; `nn.Module.modules` takes several times as long, which a sentence alone would feel."""
+    found = [model]
+    for module in found:  # which grows meanwhile
+        found.extend(child for child in module._modules.values() if child is not None)
+    return found
 
 
 def _plain(attention: MultiHeadAttention) -> bool:
@@ -228,7 +237,7 @@ def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like
 
 def _closed_up(state: Prepared) -> Prepared:
     """The state without keys that no hypothesis sees, where they are at least half of all and enough to be worth it."""
-    seen, own = cast(Tensor, state.seen), state.own
+    seen, own = cast(Tensor, state.seen), state.own.whole
     if state.length < _ROOM:
         return state
     used = (seen == 0).any(1)  # (B, T)
@@ -249,9 +258,7 @@ def _rows(heads: Tensor) -> Tensor:
 
 
 def _with_room(own: Tensor, have: int, length: int) -> Tensor:
-    """The caches (B, L, room, W), of which ``have`` keys are used, with room for ``length``; themselves where they have it."""
-    if own.size(2) >= length:
-        return own
+    """A cache (B, L, room, W), of which ``have`` keys are used, with room for ``length``."""
     made = own.new_empty(*own.shape[:2], max(length, 2 * have), own.size(3))
     made[:, :, :have] = own[:, :, :have]
     return made

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from dragoman.bundle import Bundle, load_bundle
 from dragoman.data.trees import restore, words_of
@@ -20,7 +20,7 @@ from dragoman.decoding.fastest import Choice, choose_precision
 from dragoman.decoding.glossary import Term
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix, Spelling, stands_in
-from dragoman.decoding.prepared import can_prepare, check_precision, step_of
+from dragoman.decoding.prepared import can_prepare, check_precision, modules_of, step_of
 from dragoman.decoding.products import AskedPrecision
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Engine, Found, Search, Wanted
@@ -288,7 +288,7 @@ class Translator:
         precision = self.precision
         if precision == "auto":  # what was chosen for layers that are watched now is not for them
             precision = self.choice.precision if self.choice and all(map(can_prepare, models)) else "fp32"
-        made_of = [precision, *((*map(_mark, model.parameters()), can_prepare(model)) for model in models)]
+        made_of = [precision, *((*_marks(model), can_prepare(model)) for model in models)]
         made = self._made
         if made is None or made[0] != made_of:
             self._made = made = made_of, as_one([step_of(model, precision=precision) for model in models])
@@ -357,9 +357,10 @@ class Translator:
         )
 
 
-def _mark(parameter: Tensor) -> tuple[int, int]:
-    """What is another as soon as the parameter has other values: where they are, and how often they were changed there."""
-    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version
+def _marks(model: nn.Module) -> list[tuple[int, int]]:
+    """What is another as soon as a parameter has other values: where they are, and how often they were changed there."""
+    parameters = [each for module in modules_of(model) for each in module._parameters.values() if each is not None]
+    return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in parameters]
 
 
 def _required(options: SearchOptions) -> list[Term]:
