@@ -9,9 +9,9 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.data.word_table import WordTable
 from dragoman.errors import DragomanError
 from dragoman.files import new_folder
 
@@ -27,7 +28,7 @@ logger = logging.getLogger("dragoman")
 FORMAT_VERSION = 1
 CHUNK_PAIRS = 10_000
 FILES = ("source.ids", "target.ids", "source.lengths", "target.lengths", "line_numbers")
-EMPTY, TOO_LONG, OVER_BUDGET = "empty side", "longer than max_length", "longer than the batch budget"
+_REASONS = "", "empty side", "longer than max_length", "longer than the batch budget"  # why a pair is dropped; the first is for none
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ class _Writer:
 
     def __init__(self, folder: Path, source: Tokenizer, target: Tokenizer, *, max_length: int, batch_tokens: int) -> None:
         self.folder, self.source, self.target = folder, source, target
+        self.tables = WordTable(source), WordTable(target)
         self.max_length, self.batch_tokens = max_length, batch_tokens
         id_types = ["<u2" if len(tokenizer) <= 1 << 16 else "<i4" for tokenizer in (source, target)]
         self.types = dict(zip(FILES, [*id_types, "<i4", "<i4", "<i4"], strict=True))
@@ -170,14 +172,15 @@ class _Writer:
 
     def write(self, parts: Sequence[Iterable[tuple[str, str]]], heads: Sequence[list[int]]) -> None:
         files = {name: (self.folder / name).open("wb") for name in FILES}
-        numbers, kept = count(1), []
+        seen, kept = 0, []
         try:
-            for pairs, head in zip(parts, heads, strict=True):
+            for pairs, head in zip(map(iter, parts), heads, strict=True):
                 before = self.sizes["line_numbers"]
-                numbered = zip(pairs, numbers, strict=False)
-                while chunk := [(number, pair) for pair, number in islice(numbered, CHUNK_PAIRS)]:
-                    for name, values in self._encode(chunk, head).items():
-                        array = np.fromiter(values, self.types[name])
+                while chunk := list(islice(pairs, CHUNK_PAIRS)):
+                    encoded = self._encode(chunk, head, first=seen + 1)
+                    seen += len(chunk)
+                    for name, values in encoded.items():
+                        array = values.astype(self.types[name])
                         self.sizes[name] += len(array)
                         self.hashes[name].update(array.data)
                         files[name].write(array.data)
@@ -199,30 +202,24 @@ class _Writer:
         }
         (self.folder / "corpus.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
-    def _encode(self, chunk: list[tuple[int, tuple[str, str]]], head: list[int]) -> dict[str, Iterator[int]]:
-        source_ids = self.source.encode_batch([pair[0] for _, pair in chunk])
-        target_ids = self.target.encode_batch([pair[1] for _, pair in chunk])
-        kept = []
-        for (number, pair), source, target in zip(chunk, source_ids, target_ids, strict=True):
-            longest = max(len(self.source.as_source([*head, *source])), len(target) + 1)
-            if not (source and target and pair[0].strip() and pair[1].strip()):
-                self.dropped[EMPTY] += 1
-                continue
-            self.shortest = min(self.shortest or longest, longest)
-            if longest > self.max_length:
-                self.dropped[TOO_LONG] += 1
-            elif longest > self.batch_tokens:
-                self.dropped[OVER_BUDGET] += 1
-            else:
-                kept.append((number, [*head, *source] if head else source, target))
-                self.unknown += source.count(self.source.unk) + target.count(self.target.unk)
-        return {
-            "source.ids": chain.from_iterable(self.source.as_source(source) for _, source, _ in kept),
-            "target.ids": chain.from_iterable(chain(target, (self.target.eos,)) for _, _, target in kept),
-            "source.lengths": (len(self.source.as_source(source)) for _, source, _ in kept),
-            "target.lengths": (len(target) + 1 for _, _, target in kept),
-            "line_numbers": (number for number, _, _ in kept),
-        }
+    def _encode(self, chunk: list[tuple[str, str]], head: list[int], *, first: int) -> dict[str, NDArray[Any]]:
+        """What the files get of the pairs of ``chunk``, whose line numbers begin with ``first``."""
+        source, target = (table.encode(texts) for table, texts in zip(self.tables, zip(*chunk, strict=True), strict=True))
+        before = [*self.source.opening, *head]
+        after = self.source.as_source(head)[len(before) :]
+        longest = np.maximum(source.lengths + (len(before) + len(after)), target.lengths + 1)
+        blank = np.array([not (pair[0].strip() and pair[1].strip()) for pair in chunk])
+        empty = (source.lengths == 0) | (target.lengths == 0) | blank
+        if not empty.all():
+            shortest = int(longest[~empty].min())
+            self.shortest = min(self.shortest or shortest, shortest)
+        reasons = np.select([empty, longest > self.max_length, longest > self.batch_tokens], [1, 2, 3])
+        self.dropped.update(_REASONS[reason] for reason in reasons[reasons > 0])
+        kept = np.flatnonzero(reasons == 0)
+        source, target = source.take(kept), target.take(kept)
+        self.unknown += int((source.ids == self.source.unk).sum() + (target.ids == self.target.unk).sum())
+        source, target = source.between(before, after), target.between([], [self.target.eos])
+        return dict(zip(FILES, [source.ids, target.ids, source.lengths, target.lengths, first + kept], strict=True))
 
     def nothing_left(self) -> str:
         """Why no pair was kept, and what helps."""

@@ -16,12 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.corpus import CHUNK_PAIRS, Corpus
+from dragoman.data.rows import Ids, Places, Rows, ranges
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError
 from dragoman.files import new_folder
-
-Ids = NDArray[np.int32]
-Places = NDArray[np.int64]
 
 VARIANTS = 8
 """Ways in which a word is spelled in an epoch, or as many as there are places where it stands; each place has one of them by chance."""
@@ -42,27 +40,7 @@ class Words:
     numbers: Ids
     starts: Places
     counts: Ids
-    spelled: "Rows"
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Sequences of ids of many lengths, one after the other."""
-
-    ids: Ids
-    starts: Places
-    lengths: Ids
-
-    @classmethod
-    def of(cls, ids: Ids, lengths: Ids) -> Self:
-        """Those of ``lengths``, one after the other."""
-        ends = np.cumsum(lengths, dtype=np.int64)
-        return cls(ids, ends - lengths, lengths)
-
-    def take(self, which: NDArray[Any]) -> "Rows":
-        """The sequences of these numbers, in that order."""
-        lengths = self.lengths[which]
-        return Rows.of(self.ids[_ranges(self.starts[which], lengths)], lengths)
+    spelled: Rows
 
 
 @dataclass(frozen=True)
@@ -120,7 +98,7 @@ class _Spelling:
     def of_pairs(self, indices: NDArray[Any]) -> Rows:
         """The ids of these pairs' side."""
         counts = self.words.counts[indices]
-        places = _ranges(self.words.starts[indices], counts)
+        places = ranges(self.words.starts[indices], counts)
         rows = self.rows.take(np.where(np.repeat(self.kept[indices], counts), self.words.numbers[places], self.at(places)))
         return Rows.of(rows.ids, self.lengths[indices])
 
@@ -308,12 +286,6 @@ def _open_words(folder: Path, name: str, pairs: int) -> Words:
     if len(counts) != pairs or counts.sum(dtype=np.int64) != len(numbers) or lengths.sum(dtype=np.int64) != len(spelled):
         raise ValueError("not whole")
     return Words(numbers, np.cumsum(counts, dtype=np.int64) - counts, counts, Rows.of(spelled, lengths))
-
-
-def _ranges(starts: NDArray[Any], lengths: NDArray[Any]) -> Places:
-    """start, start + 1 … of each start, as many as its length, one after the other."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

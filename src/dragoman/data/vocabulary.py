@@ -26,12 +26,7 @@ def learn_bpe(
     # A space before the line gives its first word the piece it has elsewhere; the decoder takes exactly that space away again.
     backend.normalizer = normalizers.Sequence([*normal_form, normalizers.Prepend(" ")])
     backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    backend.pre_tokenizer = _pieces("bpe")
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size,
         min_frequency=2,
@@ -54,7 +49,7 @@ def learn_words(
         del counts[not_a_word]
     backend = _learn_entries(counts, vocabulary_size=vocabulary_size, special=special, names="words")
     backend.normalizer = normalizer
-    backend.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    backend.pre_tokenizer = _pieces("whitespace")
     return backend
 
 
@@ -68,9 +63,38 @@ def learn_characters(
         counts.update(normalizer.normalize_str(line))
     backend = _learn_entries(counts, vocabulary_size=vocabulary_size, special=special, names="characters")
     backend.normalizer = normalizer
-    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    backend.pre_tokenizer = _pieces("characters")
     backend.decoder = decoders.Fuse()
     return backend
+
+
+def cuts_at_spaces(backend: tokenizers.Tokenizer, kind: str) -> bool:
+    """Whether this is how a tokenizer of that kind is learnt here, so that a text may be cut before a space and its parts be encoded alone.
+
+    What is before the space must end with other than white space, and something must be behind it. Byte pairs put the space before each
+    part, as they do before a text; of words it has no id; with characters it is the id between the parts. No normal form joins a space to
+    what is before or behind it.
+    """
+    if kind not in ("bpe", "whitespace", "characters") or backend.normalizer is None or backend.pre_tokenizer is None:
+        return False
+    lead = [normalizers.Prepend(" ")] if kind == "bpe" else []
+    forms: list[list[normalizers.Normalizer]] = [[], [normalizers.NFC()], [normalizers.NFKC()]]
+    return (
+        backend.normalizer.__getstate__() in [normalizers.Sequence([*form, *lead]).__getstate__() for form in forms]
+        and backend.pre_tokenizer.__getstate__() == _pieces(kind).__getstate__()
+        and not getattr(backend.model, "dropout", None)
+        and not (backend.padding or backend.truncation or backend.get_added_tokens_decoder())
+    )
+
+
+def _pieces(kind: str) -> pre_tokenizers.PreTokenizer:
+    """What a kind of tokenizer cuts text into, before it looks these pieces up or merges within them."""
+    if kind == "whitespace":
+        return pre_tokenizers.Split(" ", "removed")
+    if kind == "characters":
+        return pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(tokenizers.Regex(PIECES), "isolated"), byte_level])
 
 
 def _learn_entries(counts: Counter[str], *, vocabulary_size: int, special: Sequence[str], names: str) -> tokenizers.Tokenizer:
