@@ -3,7 +3,8 @@
     python benchmarks/large_corpus.py --pairs 10000 1000000 10000000 --output benchmarks/large_corpus.json
 
 Each size is written as two text files and trained on by the command line, in a process of its own: `dragoman train … --preset tiny`
-with `--max-steps`. Pairs are words of a made-up language in a random order, 4 to 40 of them.
+with `--max-steps`. Pairs are words of a made-up language in a random order, 4 to 40 of them. Then the trainings go on by turns,
+--rounds times, so that a step of one is compared with a step of another while the machine is the same.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,17 +28,26 @@ def main() -> None:
     """Measures each size, prints and writes the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 1_000_000, 10_000_000])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=30, help="of a training, and again of each of its turns")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where the text and the runs go while it lasts; the system's own otherwise")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    sizes = {}
-    for pairs in options.pairs:
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            write_corpus(Path(folder), pairs, seed=options.seed)
-            sizes[pairs] = measure(Path(folder), steps=options.steps)
+    sizes: dict[int, dict[str, Any]] = {}
+    with ExitStack() as stack:
+        folders = {pairs: Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder))) for pairs in options.pairs}
+        for pairs, folder in folders.items():
+            write_corpus(folder, pairs, seed=options.seed)
+            sizes[pairs] = begin(folder, steps=options.steps)
             print(f"{pairs:,} pairs: {sizes[pairs]}", file=sys.stderr, flush=True)
+        turns: list[list[float]] = []
+        for number in range(options.rounds):
+            turns.append([go_on(folder, steps=options.steps, until=options.steps * (number + 2)) for folder in folders.values()])
+            print(f"round {number + 1}: {turns[-1]} seconds a step", file=sys.stderr, flush=True)
+    for place, size in enumerate(sizes.values()):
+        size["seconds_a_step"] = round(statistics.median(turn[place] for turn in turns), 4)
+        size["to_a_step_with_the_fewest"] = round(statistics.median(turn[place] / turn[0] for turn in turns), 2)
     facts = {
         "command": " ".join(["python", "benchmarks/large_corpus.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
@@ -62,22 +73,27 @@ def write_corpus(folder: Path, pairs: int, *, seed: int) -> None:
                 file.writelines(" ".join(next(chosen) for _ in range(length)) + "\n" for length in lengths)
 
 
-def measure(folder: Path, *, steps: int) -> dict[str, Any]:
-    """Seconds to the first step, the median seconds of a step, and the peak of resident memory."""
-    run = folder / "run"
-    command = [sys.executable, "-m", "dragoman", "train", "en-de", "--train", str(folder / "train"), "--preset", "tiny", "--out", str(run)]
-    command += ["--max-steps", str(steps), "--set", "training.log_every=1", "--quiet"]
+def begin(folder: Path, *, steps: int) -> dict[str, Any]:
+    """Seconds to the first step of a training, and the peak of resident memory."""
+    command = ["en-de", "--train", str(folder / "train"), "--preset", "tiny", "--set", "training.log_every=1"]
     began = time.time()
+    trained = train(folder, *command, until=steps)
+    return {"seconds_to_first_step": round(trained[0]["time"] - began, 1), "peak_resident_bytes": trained[-1]["mem"]}
+
+
+def go_on(folder: Path, *, steps: int, until: int) -> float:
+    """The median seconds of the later half of so many more steps of the training."""
+    trained = train(folder, "--resume", until=until)[-steps // 2 :]
+    return statistics.median(later["seconds"] - earlier["seconds"] for earlier, later in pairwise(trained))
+
+
+def train(folder: Path, *arguments: str, until: int) -> list[dict[str, Any]]:
+    """What is on record of the steps of a training that went on until there."""
+    run = folder / "run"
+    command = [sys.executable, "-m", "dragoman", "train", *arguments, "--out", str(run), "--max-steps", str(until), "--quiet"]
     subprocess.run(command, check=True)
     records = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
-    trained = [record for record in records if record["t"] == "train"]
-    seconds = [later["seconds"] - earlier["seconds"] for earlier, later in pairwise(trained)]
-    return {
-        "seconds_to_first_step": round(trained[0]["time"] - began, 1),
-        "seconds_a_step": round(statistics.median(seconds[len(seconds) // 2 :]), 4),
-        "target_tokens_a_second": round(statistics.median(record["tok_s"] for record in trained[len(trained) // 2 :])),
-        "peak_resident_bytes": trained[-1]["mem"],
-    }
+    return [record for record in records if record["t"] == "train"]
 
 
 if __name__ == "__main__":
