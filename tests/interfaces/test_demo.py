@@ -34,6 +34,12 @@ def test_japanese_and_french_dates() -> None:
     ]
 
 
+def test_no_minutes_are_refused_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--minutes", "0", "--out", str(tmp_path / "demo")]) == 2
+    assert "--minutes" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
+
+
 def test_what_it_shows_is_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """With few days and time for one step: the folder beside an earlier one, the text, and each command, which run.json can repeat."""
     for name, count in {"test": 20, "valid": 5, "train": 600}.items():

@@ -165,7 +165,7 @@ def test_a_checkpoint_without_its_state_is_not_resumed_from(data: Path, tmp_path
         (["--set", "model.n_heads=3"], ["d_model=16", "n_heads=3"]),
         (["--set", "data.joint_vocabulary=false"], ["tie", "data.joint_vocabulary=true", "model.tie=decoder"]),
         (["--set", "training.patience=2"], ["training.patience", "--valid"]),
-        (["--max-minutes", "0"], ["max_minutes=0"]),
+        (["--max-minutes", "0"], ["--max-minutes"]),
         (["--max-minutes", "-1"], ["--max-minutes"]),
         (["--max-steps", "0"], ["--max-steps"]),
         (["--max-steps", "many"], ["--max-steps"]),
@@ -474,7 +474,7 @@ def test_control_c_finishes_the_step_and_saves(data: Path, tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (130, "")
-    assert "dragoman: finishing the step and saving; once more stops now" in err.splitlines()
+    assert "dragoman: finishing the step or the evaluation and saving; once more stops now" in err.splitlines()
     (step,) = checkpoints(run)
     assert f"interrupted at step {step:,}" in err.splitlines()
     assert json.loads((run / "run.json").read_text("utf-8"))["status"] == "stopped"

@@ -52,7 +52,7 @@ def demo(
         typer.Option("--pairs", metavar="PAIR,…", help="Languages of source and target; any that Babel has locale data for."),
     ] = "en-de,ja-fr",
     minutes: Annotated[
-        float | None, typer.Option("--minutes", min=0, metavar="M", help="Most minutes of training for each pair. Default: no limit.")
+        float | None, typer.Option("--minutes", min=1e-6, metavar="M", help="Most minutes of training for each pair. Default: no limit.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the dates, the weights and the order of the data.")] = 1,
 ) -> None:

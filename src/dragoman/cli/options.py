@@ -186,7 +186,7 @@ Precision = Annotated[
 MaxMinutes = Annotated[
     float | None,
     typer.Option(
-        "--max-minutes", metavar="M", min=0, help="Minutes after which to stop, evaluations and earlier parts of the run included."
+        "--max-minutes", metavar="M", min=1e-6, help="Minutes after which to stop, evaluations and earlier parts of the run included."
     ),
 ]
 DryRun = Annotated[

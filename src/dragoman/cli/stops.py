@@ -86,7 +86,7 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
         for known in before:
             signal.signal(known, signal.SIG_DFL)
         with suppress(RuntimeError):  # the signal may come while a line is being written
-            notify("finishing the step and saving; once more stops now")
+            notify("finishing the step or the evaluation and saving; once more stops now")
 
     for number in before:
         signal.signal(number, ask_to_stop)
