@@ -168,3 +168,8 @@ def test_public_names_come_lazily() -> None:
     assert package.load_bundle.__module__ == "dragoman.bundle"
     with pytest.raises(AttributeError, match="nonesuch"):
         _ = package.nonesuch  # type: ignore[attr-defined]
+
+
+def test_an_option_without_its_value_names_the_verbs_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", "model", "--beam"]) == 2
+    assert capsys.readouterr().err == "dragoman: Option '--beam' requires an argument (see `dragoman translate --help`)\n"

@@ -69,7 +69,7 @@ def _guarded(arguments: list[str]) -> int:
         streams.drop_output()
         return streams.complain(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     except Exception as error:
-        sentence, status = _known_mishap(error)
+        sentence, status = _known_mishap(error, _wanted(arguments))
         if not sentence:
             raise
         return streams.complain(sentence, status)
@@ -77,7 +77,7 @@ def _guarded(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Parse and invoke, without typer's own handling of exceptions, which prints several lines and takes a closed pipe for a failure."""
-    wanted = next((argument for argument in arguments if not argument.startswith("-")), None)
+    wanted = _wanted(arguments)
     command = typer.main.get_command(_application(wanted))
     try:
         if not arguments:
@@ -88,6 +88,11 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as leave:
         return leave.exit_code if arguments else 2
     return 0
+
+
+def _wanted(arguments: list[str]) -> str | None:
+    """The word where a verb stands, whether there is such a verb or not."""
+    return next((argument for argument in arguments if not argument.startswith("-")), None)
 
 
 def _application(wanted: str | None) -> typer.Typer:
@@ -129,7 +134,7 @@ def _root(
     """The Transformer of "Attention Is All You Need": train it on your own text, translate with it, look inside it."""
 
 
-def _known_mishap(error: Exception) -> tuple[str, int]:
+def _known_mishap(error: Exception, wanted: str | None) -> tuple[str, int]:
     """Sentence and exit status of an exception that is a user's condition and not a fault of the program; empty for any other."""
     if isinstance(error, typer.Abort):
         return "interrupted", 130
@@ -138,7 +143,7 @@ def _known_mishap(error: Exception) -> tuple[str, int]:
         return "out of memory; use smaller batches (training.batch_tokens), a smaller model, or another device", 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's and click's usage errors, wherever they live
         context = getattr(error, "ctx", None)
-        verb = context.command_path if context else "dragoman"
+        verb = context.command_path if context else f"dragoman {wanted}" if wanted in VERBS else "dragoman"  # a bare option has no context
         message = " ".join(error.format_message().split()).rstrip(".")
         return f"{message} (see `{verb} --help`)", int(error.exit_code)
     return "", 1
