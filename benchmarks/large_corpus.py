@@ -83,8 +83,8 @@ def begin(folder: Path, *, steps: int) -> dict[str, Any]:
 
 def go_on(folder: Path, *, steps: int, until: int) -> float:
     """The median seconds of the later half of so many more steps of the training."""
-    trained = train(folder, "--resume", until=until)[-steps // 2 :]
-    return statistics.median(later["seconds"] - earlier["seconds"] for earlier, later in pairwise(trained))
+    seconds: list[float] = [record["seconds"] for record in train(folder, "--resume", until=until)[-steps // 2 :]]
+    return statistics.median(later - earlier for earlier, later in pairwise(seconds))
 
 
 def train(folder: Path, *arguments: str, until: int) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dragoman.cli.options import more_than_zero
 from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def demo(
         typer.Option("--pairs", metavar="PAIR,…", help="Languages of source and target; any that Babel has locale data for."),
     ] = "en-de,ja-fr",
     minutes: Annotated[
-        float | None, typer.Option("--minutes", min=1e-6, metavar="M", help="Most minutes of training for each pair. Default: no limit.")
+        float | None,
+        typer.Option("--minutes", callback=more_than_zero, metavar="M", help="Most minutes of training for each pair. Default: no limit."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the dates, the weights and the order of the data.")] = 1,
 ) -> None:

@@ -5,6 +5,14 @@ from typing import Annotated
 
 import typer
 
+
+def more_than_zero(value: float | None) -> float | None:
+    """The value of an option; what is not above 0 is refused with the option's name."""
+    if value is not None and not value > 0:
+        raise typer.BadParameter("must be more than 0")
+    return value
+
+
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run folder (its best checkpoint), a checkpoint folder, or a bundle.")]
 _TEST = typer.Option(
     "--test",
@@ -186,7 +194,10 @@ Precision = Annotated[
 MaxMinutes = Annotated[
     float | None,
     typer.Option(
-        "--max-minutes", metavar="M", min=1e-6, help="Minutes after which to stop, evaluations and earlier parts of the run included."
+        "--max-minutes",
+        metavar="M",
+        callback=more_than_zero,
+        help="Minutes after which to stop, evaluations and earlier parts of the run included; the last evaluation comes on top.",
     ),
 ]
 DryRun = Annotated[
