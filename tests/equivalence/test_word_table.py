@@ -67,7 +67,8 @@ def test_what_is_or_becomes_a_space_or_joins_a_letter_may_stand_beside_one(token
         for character in map(chr, range(sys.maxunicode + 1))
         if character.isspace() or " " in unicodedata.normalize("NFKC", character) or unicodedata.combining(character)
     ]
-    lines = [line for c in characters for line in (f"fox{c} fox", f"fox {c}fox", f"fox {c} fox", f"{c} fox {c}", f"fox{c}fox {c}{c}")]
+    forms = "fox{0} fox", "fox {0}fox", "fox{0} {0}fox", "fox {0} fox", "{0} fox {0}", "fox{0}fox {0}{0}"
+    lines = [form.format(character) for character in characters for form in forms]
     assert len(lines) > 4000
     assert lists(WordTable(tokenizer).encode(lines)) == tokenizer.encode_batch(lines)
 
@@ -177,6 +178,14 @@ def test_a_corpus_has_the_bytes_of_texts_encoded_one_by_one(tokenizer: Tokenizer
         tmp_path / "opened", pairs, source_tokenizer=target, target_tokenizer=tokenizer, max_length=60, batch_tokens=2**63, tags=["de"]
     )
     assert_as_one_by_one(tmp_path / "opened", opened, pairs, target, tokenizer, [7], max_length=60, batch_tokens=2**63)
+
+
+def test_each_side_counts_its_end_and_the_shortest_is_of_all_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "CHUNK_PAIRS", 1)
+    words = Tokenizer.train(["a"], kind="whitespace", vocabulary_size=0)
+    for pairs in ([("a", "a a"), ("a a a", "a")], [("a a", "a"), ("a", "a a a")]):
+        with pytest.raises(DragomanError, match="the shortest has 3 tokens"):
+            Corpus.build(tmp_path / "corpus", pairs, source_tokenizer=words, target_tokenizer=words, max_length=2, batch_tokens=9)
 
 
 def assert_as_one_by_one(
