@@ -43,13 +43,14 @@ def main() -> None:
     options = parser.parse_args()
     if not DATA.is_dir():
         sys.exit(f"{DATA}: not there; set DRAGOMAN_DATA to a folder with multi30k/")
+    models = known(options)
     for name in options.only:
-        if name not in known(options):
+        if name not in models:
             with tempfile.TemporaryDirectory() as passing:
                 settings = argparse.Namespace(data="bpe", steps=options.steps, minutes=None, last=5, set=RECIPE + CHANGES[name])
                 run = (options.runs or Path(passing)) / name.replace(" ", "-")
-                record(options, name, one_seed(settings, run, options.seed))
-    print(json.dumps(known(options), indent=2))
+                models |= record(options, name, one_seed(settings, run, options.seed))
+    print(json.dumps(models, indent=2))
 
 
 def known(options: argparse.Namespace) -> dict[str, Any]:
@@ -61,14 +62,15 @@ def known(options: argparse.Namespace) -> dict[str, Any]:
     return models
 
 
-def record(options: argparse.Namespace, name: str, found: dict[str, Any]) -> None:
-    """Adds a training to the output, in the order of `CHANGES`: BLEU of the test of 2016, and what lies behind."""
+def record(options: argparse.Namespace, name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Adds a training to the output, in the order of `CHANGES`: BLEU of the test of 2016, and what lies behind. Returns what is there."""
     bleu = found.pop("bleu")
     scores = {f"BLEU {search}": bleu["test 2016"][search] for search in ("best, greedy", "best, beam 4")}
     models = known(options) | {name: {**scores, "seconds": found.pop("seconds"), "details": {"bleu": bleu, **found}}}
     print(f"{name}: {scores}", file=sys.stderr, flush=True)
+    seed = "" if options.seed == 1 else f" --seed {options.seed}"
     facts = {
-        "command": f"python benchmarks/regularisers.py --steps {options.steps} --output benchmarks/regularisers.json",
+        "command": f"python benchmarks/regularisers.py --steps {options.steps}{seed} --output benchmarks/regularisers.json",
         "date": time.strftime("%Y-%m-%d"),
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -78,6 +80,7 @@ def record(options: argparse.Namespace, name: str, found: dict[str, Any]) -> Non
     }
     if options.output:
         options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return models
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
     python benchmarks/serve_load.py runs/mine --text test.en --output result.json
 
 Ratios are of measurements taken by turns on one machine, --rounds times; the medians count. Throughput: 16 clients with single sentences,
-beside `translate` of the same file without its start, beside the same server with --batch 1, and beside two servers of one thread each that
-have eight of the clients; and how fast 16 sentences at a time are without any server, which no server with 16 clients can be faster than by
-much. Fairness: the 95th percentile of eight
-clients with single sentences while another sends lists of 64, beside theirs alone. Overload: four times as many clients as fill the queue
-for --seconds; every answer must be 200, or 503 with Retry-After, the texts that wait no more than the queue has places (64), and the server
-itself again within five seconds. `serve_latency.py` measures the start, the overhead of HTTP, and latency.
+beside `translate` of the same file without its start, beside the same server with --batch 1, and beside two servers of one thread each,
+eight clients at each; and how fast 16 sentences at a time are without any server, beside all at once: no server with 16 clients can be much
+faster than that. Fairness: the 95th percentile of eight clients with single sentences while another sends lists of 64, beside theirs alone.
+Overload: four times as many clients as fill the queue for --seconds; every answer must be 200, or 503 with Retry-After, the texts that wait
+no more than the queue has places (64), and the server itself again within five seconds. `serve_latency.py` measures the start, the overhead
+of HTTP, and latency.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def throughput(model: Path, sentences: list[str], rounds: int) -> dict[str, float]:
-    """The ratios of sentences a second: served to offline, to served one by one and to two servers; 16 at a time to offline."""
+    """The ratios of sentences a second: served to offline and to served one by one, two servers to one, 16 at a time to all at once."""
     ratios: dict[str, list[float]] = {}
     with ExitStack() as stack:
         one, single, *two = (

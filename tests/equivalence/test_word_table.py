@@ -18,7 +18,7 @@ from dragoman.data import corpus as corpus_module
 from dragoman.data import word_table
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizer import SPECIAL_TOKENS, Tokenizer
-from dragoman.data.vocabulary import PIECES
+from dragoman.data.vocabulary import PIECES, cuts_at_spaces
 from dragoman.data.word_table import WordTable
 from dragoman.errors import DragomanError
 
@@ -67,7 +67,8 @@ def test_what_is_or_becomes_a_space_or_joins_a_letter_may_stand_beside_one(token
         for character in map(chr, range(sys.maxunicode + 1))
         if character.isspace() or " " in unicodedata.normalize("NFKC", character) or unicodedata.combining(character)
     ]
-    lines = [line for c in characters for line in (f"fox{c} fox", f"fox {c}fox", f"fox {c} fox", f"{c} fox {c}", f"fox{c}fox {c}{c}")]
+    forms = "fox{0} fox", "fox {0}fox", "fox{0} {0}fox", "fox {0} fox", "{0} fox {0}", "fox{0}fox {0}{0}"
+    lines = [form.format(character) for character in characters for form in forms]
     assert len(lines) > 4000
     assert lists(WordTable(tokenizer).encode(lines)) == tokenizer.encode_batch(lines)
 
@@ -119,11 +120,10 @@ def test_half_a_surrogate_pair_is_refused_with_its_text(tokenizer: Tokenizer) ->
 
 
 def foreign() -> Tokenizer:
-    backend = tokenizers.Tokenizer(
-        models.WordLevel({entry: token for token, entry in enumerate([*SPECIAL_TOKENS, "a", ",", "a b"])}, "<unk>")
-    )
+    entries = [*SPECIAL_TOKENS, "a", ",", "a b", ">>de<< "]
+    backend = tokenizers.Tokenizer(models.WordLevel({entry: token for token, entry in enumerate(entries)}, "<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"a b|,|\w"), "isolated")
-    return Tokenizer(kind="foreign", joiner="", pad=0, bos=1, eos=2, unk=3, backend=backend, source_end=False, opening=(1, 5))
+    return Tokenizer("foreign", "", 0, 1, 2, 3, backend, tags={"de": 7}, source_end=False, opening=(1, 5))
 
 
 def another_split() -> Tokenizer:
@@ -142,6 +142,27 @@ def test_a_tokenizer_that_cuts_otherwise_is_given_whole_texts(make: Callable[[],
     assert tokenizer.encode(" ".join(words)) != [token for word in words for token in tokenizer.encode(word)]
 
 
+DEPARTURES: dict[str, Callable[[tokenizers.Tokenizer], object]] = {
+    "a normalizer that joins words": lambda backend: setattr(
+        backend, "normalizer", normalizers.Sequence([normalizers.Replace("x s", "xs"), normalizers.Prepend(" ")])
+    ),
+    "no normalizer": lambda backend: setattr(backend, "normalizer", None),
+    "no pieces": lambda backend: setattr(backend, "pre_tokenizer", None),
+    "merges left out": lambda backend: setattr(backend.model, "dropout", 0.5),
+    "truncation": lambda backend: backend.enable_truncation(2),
+    "padding": lambda backend: backend.enable_padding(),
+    "an added token": lambda backend: backend.add_tokens(["red fox"]),
+}
+
+
+@pytest.mark.parametrize("departure", DEPARTURES)
+def test_a_tokenizer_that_departs_from_those_learnt_here_is_not_cut(departure: str) -> None:
+    backend = Tokenizer.train(LINES, kind="bpe", vocabulary_size=400).backend
+    assert cuts_at_spaces(backend, "bpe")
+    DEPARTURES[departure](backend)
+    assert not cuts_at_spaces(backend, "bpe")
+
+
 def test_a_corpus_has_the_bytes_of_texts_encoded_one_by_one(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK_PAIRS", 7)
     random = np.random.default_rng(3)
@@ -154,9 +175,17 @@ def test_a_corpus_has_the_bytes_of_texts_encoded_one_by_one(tokenizer: Tokenizer
     )  # fmt: skip
     assert_as_one_by_one(tmp_path / "tagged", tagged, pairs, tokenizer, target, [tokenizer.tags["de"]])
     opened = Corpus.build(
-        tmp_path / "opened", pairs, source_tokenizer=target, target_tokenizer=tokenizer, max_length=60, batch_tokens=2**63
+        tmp_path / "opened", pairs, source_tokenizer=target, target_tokenizer=tokenizer, max_length=60, batch_tokens=2**63, tags=["de"]
     )
-    assert_as_one_by_one(tmp_path / "opened", opened, pairs, target, tokenizer, [], max_length=60, batch_tokens=2**63)
+    assert_as_one_by_one(tmp_path / "opened", opened, pairs, target, tokenizer, [7], max_length=60, batch_tokens=2**63)
+
+
+def test_each_side_counts_its_end_and_the_shortest_is_of_all_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "CHUNK_PAIRS", 1)
+    words = Tokenizer.train(["a"], kind="whitespace", vocabulary_size=0)
+    for pairs in ([("a", "a a"), ("a a a", "a")], [("a a", "a"), ("a", "a a a")]):
+        with pytest.raises(DragomanError, match="the shortest has 3 tokens"):
+            Corpus.build(tmp_path / "corpus", pairs, source_tokenizer=words, target_tokenizer=words, max_length=2, batch_tokens=9)
 
 
 def assert_as_one_by_one(

@@ -413,8 +413,9 @@ def test_a_full_disk_stops_with_one_line_and_can_be_gone_on_from(
     assert Path("out").read_text().splitlines() == [each.text for each in Translator.load(model, device="cpu").translate(LINES)]
 
 
+@pytest.mark.parametrize(("number", "status", "end"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
 def test_a_signal_that_comes_after_a_failure_does_not_hide_what_was_kept(
-    model: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: int, status: int, end: str, model: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, read, calls = Unfinished._write, Unfinished._read_record, []
 
@@ -426,15 +427,15 @@ def test_a_signal_that_comes_after_a_failure_does_not_hide_what_was_kept(
 
     def disturbed(self: Unfinished) -> dict[str, Any] | None:
         if calls:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         return read(self)
 
     monkeypatch.setattr(Unfinished, "_write", full)
     monkeypatch.setattr(Unfinished, "_read_record", disturbed)
-    assert run(model) == 143
+    assert run(model) == status
     *_, kept, last = capfd.readouterr().err.splitlines()
     assert "out.partial: holds the first 4 lines" in kept
-    assert last == "dragoman: terminated"
+    assert last == f"dragoman: {end}"
 
 
 def piped(model: Path, raw: bytes, *arguments: str) -> int:

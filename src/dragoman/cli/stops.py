@@ -57,7 +57,7 @@ def _handler_after(failed: bool, before: Handler) -> Handler:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """SIGTERM and Ctrl-C wait while the block runs, and do at its end what they would have done."""
+    """SIGTERM and Ctrl-C wait while the block runs; the first does at its end what it would have done, unless the block fails."""
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:

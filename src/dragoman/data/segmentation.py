@@ -208,7 +208,7 @@ def _spell(words: Words, merges: Merges, dropout: float, random: np.random.Gener
     """One side of an epoch."""
     ways = np.minimum(np.bincount(words.numbers, minlength=len(words.spelled.lengths)), VARIANTS).astype(np.int32)
     sampled = merges.sample(words.spelled.take(np.repeat(np.arange(len(ways)), ways)), dropout, random)
-    rows = Rows.of(np.concatenate((words.spelled.ids, sampled.ids)), np.concatenate((words.spelled.lengths, sampled.lengths)))
+    rows = words.spelled.followed_by(sampled)
     first = len(ways) + np.cumsum(ways, dtype=np.int64) - ways
     key = random.integers(2**63, dtype=np.uint64)
     nothing = np.empty(0, np.int32)
