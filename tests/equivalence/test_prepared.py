@@ -12,7 +12,7 @@ from torch import nn
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
 from dragoman.decoding.beam import beam_search, largest
-from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, step_of
+from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
 from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product
 from dragoman.decoding.step import TransformerStep
 from dragoman.decoding.translate import Translator
@@ -258,3 +258,14 @@ def test_the_largest_of_many_rows_and_of_none() -> None:
     assert torch.equal(values, scores.topk(3).values)
     assert torch.equal(places, scores.topk(3).indices)
     assert largest(scores[:0], 3)[0].shape == (0, 3)
+
+
+def test_all_modules_are_found_once_also_where_one_stands_twice_or_holds_its_holder() -> None:
+    model = model_of()
+    model.encoder.layers[1] = model.encoder.layers[0]
+    found = modules_of(model)
+    assert len(found) == len(set(found))
+    assert set(found) == set(model.modules())
+    outer = nn.Sequential(nn.Linear(2, 2))
+    outer.append(outer)
+    assert modules_of(outer) == [outer, outer[0]]

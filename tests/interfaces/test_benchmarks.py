@@ -114,6 +114,15 @@ def test_the_page_of_budgets_has_what_the_sizes_and_the_measurements_say() -> No
     for result in ("raw", "bpe"):
         score = json.loads((PROJECT / f"benchmarks/multi30k.{result}.json").read_text("utf-8"))["bleu"]["test 2016, best, beam 4"]["mean"]
         assert f"{score:.2f}" in page, score
+    regularisers = json.loads((PROJECT / "benchmarks/regularisers.json").read_text("utf-8"))
+    assert f"{regularisers['steps']:,} updates" in page
+    for change, found in regularisers["models"].items():
+        name = "nothing" if change == "recipe" else change
+        assert f"| {name} | {found['BLEU best, greedy']:.2f} | {found['BLEU best, beam 4']:.2f} |" in page, change
+    large = json.loads((PROJECT / "benchmarks/large_corpus.json").read_text("utf-8"))["pairs"]
+    for pairs, found in large.items():
+        seconds, memory = f"{found['seconds_to_first_step']:.0f} s", f"{found['peak_resident_bytes'] / 1e9:.2f} GB"
+        assert f"| {int(pairs):,} | {seconds} | {memory} | {found['to_a_step_with_the_fewest']:.2f} |" in page, pairs
     tatoeba = json.loads((PROJECT / "benchmarks/tatoeba.json").read_text("utf-8"))
     bleu, chrf = (tatoeba[metric]["best, beam 4"] for metric in ("bleu", "chrf"))
     assert f"{tatoeba['pairs']['train']:,} pairs" in page

@@ -211,10 +211,12 @@ def can_prepare(model: EncoderDecoder) -> bool:
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """A model and all modules in it; `nn.Module.modules` takes several times as long, which a sentence alone would feel."""
-    found = [model]
+    """A model and all modules in it, each once; `nn.Module.modules` takes several times as long, which a sentence alone would feel."""
+    found, known = [model], {model}
     for module in found:  # which grows meanwhile
-        found.extend(child for child in module._modules.values() if child is not None)
+        new = [child for child in module._modules.values() if child is not None and child not in known]
+        found += new
+        known.update(new)
     return found
 
 
