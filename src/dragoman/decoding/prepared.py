@@ -214,9 +214,10 @@ def modules_of(model: nn.Module) -> list[nn.Module]:
     """A model and all modules in it, each once; `nn.Module.modules` takes several times as long, which a sentence alone would feel."""
     found, known = [model], {model}
     for module in found:  # which grows meanwhile
-        new = [child for child in module._modules.values() if child is not None and child not in known]
-        found += new
-        known.update(new)
+        for child in module._modules.values():
+            if child is not None and child not in known:
+                found.append(child)
+                known.add(child)
     return found
 
 
