@@ -74,6 +74,8 @@ def test_the_page_has_the_measurements_of_a_server() -> None:
         f"| {once['served']:.1f} ms; the same call without a server {once['alone']:.1f} ms |",
         f"| {once['first_step_served']:.1f} ms; without a server {once['first_step_alone']:.1f} ms |",
         f"| {load['throughput']['to_batch_1']:.1f} times those of `--batch 1`; {load['throughput']['to_offline']:.2f} times those of",
+        f"translate {load['throughput']['two_servers_to_one']:.1f} times as many sentences for 16 clients as one does",
+        f"are translated {load['throughput']['16_at_a_time_to_all_at_once']:.2f} times as fast as all at once",
         f"| 95 % within {load['fairness']['p95_beside_lists_to_alone']:.1f} times",
         f"| {answers['200']:,} answers, {answers['503']:,} refusals",
         f"{soak['cut'] + soak['streams_cut']:,} requests cut off | memory {soak['memory_growth']:.1%} more".replace("%", " %"),
