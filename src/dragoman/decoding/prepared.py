@@ -139,7 +139,8 @@ class PreparedStep(StepModel[Prepared]):
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the state with it."""
         decoder, count = self.decoder, state.hypotheses
-        state = _closed_up(state) if state.seen is not None and state.steps % _EVERY == 0 else state
+        if state.seen is not None and state.length >= _ROOM and state.steps % _EVERY == 0:
+            state = _without_unseen(state)
         length = state.length + count
         x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
@@ -238,11 +239,9 @@ def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like
     return torch.cat((seen, new), -1)
 
 
-def _closed_up(state: Prepared) -> Prepared:
-    """The state without keys that no hypothesis sees, where they are at least half of all and enough to be worth it."""
+def _without_unseen(state: Prepared) -> Prepared:
+    """The state without keys that no hypothesis sees, where they are at least half of all; the others close up in their room."""
     seen, own = cast(Tensor, state.seen), state.own.whole
-    if state.length < _ROOM:
-        return state
     used = (seen == 0).any(1)  # (B, T)
     most = int(used.sum(1).max())
     if 2 * most > state.length:
