@@ -36,7 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes: dict[int, dict[str, Any]] = {}
     with ExitStack() as stack:
-        folders = {pairs: Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder))) for pairs in options.pairs}
+        folders = {pairs: Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder))) for pairs in sorted(options.pairs)}
         for pairs, folder in folders.items():
             write_corpus(folder, pairs, seed=options.seed)
             sizes[pairs] = begin(folder, steps=options.steps)
@@ -53,7 +53,7 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "seed": options.seed,
         "machine": platform.machine(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "pairs": sizes,
     }
     print(json.dumps(facts, indent=2))

@@ -66,7 +66,8 @@ def record(options: argparse.Namespace, name: str, found: dict[str, Any]) -> dic
     """Adds a training to the output, in the order of `CHANGES`: BLEU of the test of 2016, and what lies behind. Returns what is there."""
     bleu = found.pop("bleu")
     scores = {f"BLEU {search}": bleu["test 2016"][search] for search in ("best, greedy", "best, beam 4")}
-    models = known(options) | {name: {**scores, "seconds": found.pop("seconds"), "details": {"bleu": bleu, **found}}}
+    del found["seconds"]  # of a training that may have been stopped meanwhile
+    models = known(options) | {name: {**scores, "details": {"bleu": bleu, **found}}}
     print(f"{name}: {scores}", file=sys.stderr, flush=True)
     seed = "" if options.seed == 1 else f" --seed {options.seed}"
     facts = {

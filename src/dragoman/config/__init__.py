@@ -178,7 +178,7 @@ class TrainingConfig(Settings):
     accumulate: int = Field(1, gt=0, description="Batches whose gradients make one update; the loss divides by all their target tokens.")
     max_steps: int = Field(100_000, gt=0, description="Updates after which training ends (5.2).")
     max_minutes: float | None = Field(
-        None, gt=0, description="Minutes after which training ends, evaluation included; no limit when not given."
+        None, gt=0, description="Minutes after which training ends, evaluations included but the last; no limit when not given."
     )
     schedule: Literal["paper", "inverse-sqrt", "cosine", "linear", "constant"] = Field(
         "paper", description="Learning rate over steps: equation (3), or a warm-up to learning_rate followed by the named decay."

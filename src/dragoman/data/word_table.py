@@ -1,4 +1,4 @@
-"""Many texts to ids, quickly: words recur, and of those that were met before the ids are known.
+"""Many texts to ids, quickly (Section 5.1): words recur, and of those that were met before the ids are known.
 
 A tokenizer that was learnt here has the same ids for a word wherever it stands between single spaces (`cuts_at_spaces`). The texts that
 are not such words alone, and those of other tokenizers, are encoded whole.

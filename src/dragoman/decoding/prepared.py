@@ -142,6 +142,7 @@ class PreparedStep(StepModel[Prepared]):
         if state.seen is not None and state.length >= _ROOM and state.steps % _EVERY == 0:
             state = _without_unseen(state)
         length = state.length + count
+        # Nobody watches these modules (`can_prepare`), so they are called without what their own calls take.
         x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
         mask = None if seen is None else seen[:, None]  # (B, 1, K, T)
