@@ -262,7 +262,7 @@ def test_a_loop_gives_way_to_the_best_that_is_none(made: Path) -> None:
         ]
 
     echo.translate = looping  # type: ignore[method-assign, assignment]
-    found = translate_together(model, ["ona", "ha"], Ask(n_best=2), None, batch_tokens=100)
+    found = translate_together(model, ["ona", "ha"], Ask(n_best=2), batch_tokens=100)
     assert [(each.translation.text, each.looped) for each in found] == [("ona", False), ("ha (2)", True)]
     assert [each.text for each in found[1].translation.alternatives] == ["ha (3)"]
 

@@ -19,6 +19,7 @@ from dragoman.decoding.ensemble import as_one
 from dragoman.decoding.prepared import can_prepare, step_of
 from dragoman.decoding.products import FEWEST_NARROW, Precision
 from dragoman.decoding.search import Search, Wanted
+from dragoman.decoding.side_by_side import threads_of_one, workers_for
 from dragoman.decoding.step import StepModel
 from dragoman.model import EncoderDecoder
 
@@ -86,7 +87,8 @@ def choose_precision(search: Search, texts: Sequence[Wanted], models: Sequence[E
         return Choice("fp32", f"the only type on {device.type}")
     steps: dict[Precision, StepModel[Any]] = {"fp32": search.model}
     steps |= {name: as_one([step_of(model, precision=name) for model in models]) for name in others}
-    times = step_times(steps, search, texts)
+    with threads_of_one(workers_for(_ROWS, device)):  # as such steps are taken
+        times = step_times(steps, search, texts)
     faster = sorted((name for name in others if times[name] <= _FASTER * times["fp32"]), key=times.__getitem__)
     if not faster:
         return Choice("fp32", f"{' and '.join(others)} {'is' if len(others) == 1 else 'are'} not clearly faster here")

@@ -6,7 +6,10 @@ Shapes:  B sentences of a batch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
+
+import torch
 
 from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
@@ -19,7 +22,8 @@ from dragoman.decoding.options import SearchOptions, tokens_of
 from dragoman.decoding.phrases import ForbiddenPhrases, Prefix, Spelling
 from dragoman.decoding.rules import ForcedPrefix, MinimumLength, NoRepeatedNgram, RepetitionGuard, Rule
 from dragoman.decoding.sample import sample, sample_keys
-from dragoman.decoding.step import StepModel
+from dragoman.decoding.side_by_side import Check, side_by_side, workers_for
+from dragoman.decoding.step import CheckedStep, StepModel
 from dragoman.decoding.trees import OnlyTrees, TreeVocabulary, fewest_tokens
 from dragoman.errors import DragomanError, UsageError, option
 
@@ -64,17 +68,32 @@ class Search:
     options: SearchOptions
     spelling: Callable[[], Spelling]
     watch: Watch | None = None
+    check: Check | None = None
 
     def __call__(self, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
-        """The n best outputs of each text, in order. A batch has at most ``batch_tokens`` source tokens, once for each hypothesis."""
+        """The n best outputs of each text, in order. What is searched at once has at most ``batch_tokens`` source tokens, once for each
+        hypothesis, or is one text."""
         widths = [self._width(text) for text in texts]
-        found: dict[int, list[Found]] = {}
+        workers = 1 if self.watch else workers_for(sum(widths), self.bundle.model.output.weight.device)
+        batches: list[tuple[list[int], int]] = []  # places of texts, and hypotheses of each
         for width in sorted(set(widths)):
             places = [place for place, wide in enumerate(widths) if wide == width]
             lengths = [max(len(texts[place].ids), _SHORTEST) for place in places]
-            for batch in batches_of(lengths, batch_tokens=batch_tokens // width):
-                some = [texts[places[each]] for each in batch]
-                found.update(zip((places[each] for each in batch), self._batch(some, width), strict=True))
+            for batch in batches_of(lengths, batch_tokens=batch_tokens // workers // width):
+                batches.append(([places[each] for each in batch], width))
+        if len(batches) < 2 * workers:
+            batches = [(part, width) for places, width in batches for part in _parts(places, workers)]
+        # The most first, so that all threads are done at about the same time.
+        batches.sort(key=lambda batch: -batch[1] * sum(len(texts[place].ids) for place in batch[0]))
+
+        def work(batch: tuple[list[int], int], check: Check) -> list[list[Found]]:
+            places, width = batch
+            with torch.inference_mode():  # which another thread does not have from this one
+                return self._batch([texts[place] for place in places], width, check)
+
+        found: dict[int, list[Found]] = {}
+        for (places, _), some in zip(batches, side_by_side(work, batches, workers=workers), strict=True):
+            found.update(zip(places, some, strict=True))
         return [found[place] for place in range(len(texts))]
 
     def limits(self, text: Wanted) -> tuple[int, int]:
@@ -113,7 +132,7 @@ class Search:
         ids = {target: spelling.encode(target, place) for target, place in targets.items()}
         return [Phrase(ids[target], spelling.after_a_sign(ids[target], target)) for target in targets]
 
-    def _batch(self, texts: Sequence[Wanted], width: int) -> list[list[Found]]:
+    def _batch(self, texts: Sequence[Wanted], width: int, check: Check) -> list[list[Found]]:
         target, device = self.bundle.target_tokenizer, self.bundle.model.output.weight.device
         source, source_mask = pad_rows([text.ids for text in texts], pad=self.bundle.source_tokenizer.pad, device=device)
         # Rows of the embedding beyond the tokenizer's entries have no text.
@@ -125,12 +144,13 @@ class Search:
             "rules": self._only_trees(texts, [most for _, most in limits]) or self._rules(texts, [least for least, _ in limits], guard),
         }  # fmt: skip
         options = self.options
+        model = CheckedStep(self.model, [each for each in (check, self.check) if each])
         if options.samples_drawn:
             common |= {name: value for name in ("temperature", "top_k", "top_p") if (value := getattr(options, name)) is not None}
-            outputs = sample(self.model, source, source_mask, keys=[self._keys(text) for text in texts], **common)
+            outputs = sample(model, source, source_mask, keys=[self._keys(text) for text in texts], **common)
         else:
             common |= {"n_best": self.n_best, "choose": self._choice(texts), "watch": self.watch}
-            outputs = beam_search(self.model, source, source_mask, beam=width, **common)
+            outputs = beam_search(model, source, source_mask, beam=width, **common)
         return [self._found(hypotheses, place, text, guard) for place, (hypotheses, text) in enumerate(zip(outputs, texts, strict=True))]
 
     def _only_trees(self, texts: Sequence[Wanted], most: Sequence[int]) -> list[Rule]:
@@ -203,6 +223,12 @@ class Search:
         if self.options.tree:
             return False
         return 0 < self.options.repetition_guard < len(hypothesis.tokens) and guard.ended(hypothesis.tokens, place)
+
+
+def _parts(places: list[int], count: int) -> list[list[int]]:
+    """At most ``count`` parts of about as many places each, in order."""
+    bounds = [len(places) * number // count for number in range(count + 1)]
+    return [places[first:last] for first, last in pairwise(bounds) if last > first]
 
 
 Engine = Callable[[Search, Sequence[Wanted], int], list[list[Found]]]

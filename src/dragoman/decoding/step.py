@@ -3,7 +3,7 @@
 Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows   D = d_model   V target vocabulary
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -51,6 +51,27 @@ class TransformerStep(StepModel[Any]):
     def reorder(self, state: Any, rows: Tensor) -> Any:
         """The cache of the given rows (B, K)."""
         return state.reorder(rows.flatten())
+
+
+class CheckedStep(StepModel[Any]):
+    """A step model that calls each of some functions before every step; what they raise ends the search."""
+
+    def __init__(self, model: StepModel[Any], checks: Sequence[Callable[[], None]]) -> None:
+        self.model, self.checks = model, checks
+
+    def start(self, source: Tensor, source_mask: Tensor) -> Any:
+        """The model's own."""
+        return self.model.start(source, source_mask)
+
+    def next(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The model's own, once nothing was raised."""
+        for check in self.checks:
+            check()
+        return self.model.next(tokens, state)
+
+    def reorder(self, state: Any, rows: Tensor) -> Any:
+        """The model's own."""
+        return self.model.reorder(state, rows)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dragoman.decoding.prepared import can_prepare, check_precision, modules_of,
 from dragoman.decoding.products import AskedPrecision
 from dragoman.decoding.score import Scored, score_texts
 from dragoman.decoding.search import Engine, Found, Search, Wanted
+from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
@@ -136,6 +137,7 @@ class Translator:
         place: str = "",
         first_line: int = 1,
         watch: Watch | None = None,
+        check: Check | None = None,
     ) -> list[Translation]:
         """The translation of each text, in order; an empty text, or one of white space, gives an empty one, which misses what ``options``
         require; a warning says that it leaves out its prefix.
@@ -146,14 +148,15 @@ class Translator:
         must begin with. A batch has at most ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long
         for the model is translated in pieces, which are joined with the white space that was between them; a warning names ``place`` and
         its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
-        at the head of each text. ``watch`` sees each step of a beam search, batch by batch, and may end it by raising. Raises UsageError
-        for impossible settings, DragomanError that names the line for a tag that is missing or unknown, for a prefix or a term that is too
-        long or that the vocabulary cannot spell, and for a text that is too long for a tree.
+        at the head of each text. Many texts are searched by several threads of a CPU side by side. ``check`` is called before each step,
+        in the thread that takes it, and may end the search by raising; ``watch``, which sees each step of a beam search, batch by batch and
+        all in one thread, may do so too. Raises UsageError for impossible settings, DragomanError that names the line for a tag that is
+        missing or unknown, for a prefix or a term that is too long or that cannot be spelled, and for a text that is too long for a tree.
         """
         options = options or SearchOptions()
         texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
-        search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch)
+        search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch, check=check)
         if prefixes is not None and len(prefixes) != len(texts):
             raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
         if prefixes is not None and options.tree:
@@ -273,7 +276,7 @@ class Translator:
             return search
         with _choosing:
             if self.choice is None:
-                plain = replace(search, n_best=1, max_length=None, options=SearchOptions(), watch=None)
+                plain = replace(search, n_best=1, max_length=None, options=SearchOptions(), watch=None, check=None)
                 self.choice = choose_precision(plain, [replace(text, prefix=Prefix([], {}), terms=()) for text in texts], self._models)
                 _log.info("%s", self.choice)
         return replace(search, model=self._step())  # another thread may have chosen since the search was made

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from dragoman.decoding.beam import Hypothesis, Live, Watch
+from dragoman.decoding.beam import Watch
 from dragoman.decoding.generate import Addition
 from dragoman.decoding.options import SearchOptions
+from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.translate import Translation
 from dragoman.errors import DragomanError
 from dragoman.serve.completers import Drawing, Prompt
@@ -300,13 +301,13 @@ class Engine:
         """The translations of a batch; of one that cannot be, each text's own, so that a fault harms nobody else."""
         model, ask, _ = batch[0].work
 
-        def watch(live: Live, finished: Sequence[Sequence[Hypothesis]]) -> None:
+        def check() -> None:
             if all(item.gone() for item in batch):
                 raise StoppedError
 
         texts = [text for _, _, text in (item.work for item in batch)]
         try:
-            found = translate_together(model, texts, ask, watch, batch_tokens=self.settings.batch_tokens)
+            found = translate_together(model, texts, ask, check=check, batch_tokens=self.settings.batch_tokens)
         except StoppedError:
             return [StoppedError()] * len(batch)
         except Exception as error:
@@ -319,14 +320,16 @@ class Engine:
         return found
 
 
-def translate_together(model: Model, texts: Sequence[str], ask: Ask, watch: Watch | None, *, batch_tokens: int) -> list[Output]:
+def translate_together(
+    model: Model, texts: Sequence[str], ask: Ask, *, batch_tokens: int, watch: Watch | None = None, check: Check | None = None
+) -> list[Output]:
     """What the command line gives for these lines, but for outputs that go round in a loop: the best that does not, if the beam has one."""
     translator = model.translator
     beam = ask.beam or translator.bundle.config.decoding.beam
     options = SearchOptions(no_repeat_ngram=ask.no_repeat_ngram)
     common: dict[str, Any] = {
         "beam": beam, "alpha": ask.alpha, "max_length": ask.max_length, "options": options, "batch_tokens": batch_tokens * beam,
-        "place": "a request", "watch": watch,
+        "place": "a request", "watch": watch, "check": check,
     }  # fmt: skip
     found = translator.translate(texts, n_best=ask.n_best, **common)
     outputs = [Output(each, each.stop == "repetition") for each in found]

@@ -139,7 +139,7 @@ class _Stream:
                     self.loop.call_soon_threadsafe(self._put, "step", self._step(hop, live, finished[0], before))
 
             began = time.perf_counter()
-            found = translate_together(hop.model, [hop.tag + text], ask, watch, batch_tokens=service.settings.batch_tokens)[0]
+            found = translate_together(hop.model, [hop.tag + text], ask, watch=watch, batch_tokens=service.settings.batch_tokens)[0]
             service.metrics.decoded(1, time.perf_counter() - began)
             service.metrics.tokens(sum(len(part.source) for part in found.translation.parts), len(found.translation.tokens))
             return found

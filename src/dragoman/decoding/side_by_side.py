@@ -1,0 +1,92 @@
+"""Batches that are searched side by side, each in a thread of its own with its share of PyTorch's threads.
+
+A step of search is many small products. Where several threads share each of them, they wait for one another at the end of each; several
+batches, each by a thread of its own, seldom wait (`benchmarks/side_by_side.py` has the figures).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from itertools import count
+from typing import TypeVar
+
+import torch
+
+Check = Callable[[], None]
+"""Called at each step of a search, in the thread that computes it; what it raises ends the search."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_ROWS = 64  # hypotheses that a thread of its own has to be worth
+_MOST = 8  # threads that call PyTorch: between two of its products each needs the interpreter, which is one for all
+
+_pool = ThreadPoolExecutor(_MOST - 1, thread_name_prefix="dragoman-search")  # which has no thread before it is needed
+
+
+class _EndedError(Exception):
+    """What was computed elsewhere has failed, or was interrupted."""
+
+
+def workers_for(rows: int, device: torch.device) -> int:
+    """How many threads to share so many hypotheses among: on a CPU at most PyTorch's own threads, elsewhere one."""
+    if device.type != "cpu":
+        return 1
+    return max(1, min(rows // _ROWS, torch.get_num_threads(), _MOST))
+
+
+@contextmanager
+def threads_of_one(workers: int) -> Iterator[None]:
+    """The threads of PyTorch that one of so many workers has, for this thread until the block ends."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads // workers)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *, workers: int) -> list[Result]:
+    """What ``work`` returns for each item, in order; threads take the items in that order, the caller's thread among them.
+
+    ``work`` calls its second argument now and then, which ends it once another thread has failed or the caller was interrupted. Raises what
+    failed, of the first item if several did.
+    """
+    threads, left, ended = torch.get_num_threads() // workers, count(), threading.Event()
+    results: dict[int, Result] = {}
+    failed: dict[int, Exception] = {}
+
+    def check() -> None:
+        if ended.is_set():
+            raise _EndedError
+
+    def take() -> None:
+        torch.set_num_threads(threads)
+        while (place := next(left)) < len(items) and not ended.is_set():
+            try:
+                results[place] = work(items[place], check)
+            except _EndedError:
+                return
+            except Exception as error:
+                failed[place] = error
+                ended.set()
+
+    others: list[Future[None]] = []
+    with threads_of_one(workers):
+        try:
+            others.extend(_pool.submit(take) for _ in range(workers - 1))
+            take()
+            _until_done(others)
+        except BaseException:  # of a signal, which may come while the others are waited for
+            ended.set()
+            raise
+        finally:
+            _until_done(others)
+    if failed:
+        raise failed[min(failed)]
+    return [results[place] for place in range(len(items))]
+
+
+def _until_done(others: Sequence[Future[None]]) -> None:
+    wait([other for other in others if not other.cancel()])  # one that has not begun has nothing left to do

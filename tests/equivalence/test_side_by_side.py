@@ -1,0 +1,136 @@
+"""Batches searched side by side by several threads give what one thread gives, and end together."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.decoding.options import SearchOptions
+from dragoman.decoding.side_by_side import Check, side_by_side, workers_for
+from dragoman.decoding.translate import Translator
+from small_bundles import fx_rand, random_sentences
+
+CPU = torch.device("cpu")
+SECONDS = 20  # that a thread waits for another before the test has failed
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_results_stand_in_the_order_of_their_items_and_two_threads_share_the_threads_of_pytorch() -> None:
+    both = threading.Barrier(2, timeout=SECONDS)
+
+    def work(item: int, check: Check) -> tuple[int, int, int]:
+        if item < 2:
+            both.wait()  # neither goes on before the other has begun
+        return item, threading.get_ident(), torch.get_num_threads()
+
+    found = side_by_side(work, range(6), workers=2)
+
+    assert [item for item, _, _ in found] == [*range(6)]
+    assert found[0][1] != found[1][1]
+    assert threading.get_ident() in (found[0][1], found[1][1])
+    assert {threads for _, _, threads in found} == {1}
+    assert torch.get_num_threads() == 2
+
+
+def test_one_worker_is_the_caller_with_all_threads() -> None:
+    found = side_by_side(lambda item, check: (threading.get_ident(), torch.get_num_threads()), range(3), workers=1)
+
+    assert found == [(threading.get_ident(), 2)] * 3
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_what_fails_in_one_thread_ends_the_other_at_its_next_step(kind: type[BaseException]) -> None:
+    both, ended, caller = threading.Barrier(2, timeout=SECONDS), threading.Event(), threading.get_ident()
+
+    def work(item: int, check: Check) -> None:
+        both.wait()
+        if threading.get_ident() == caller:
+            raise kind("this one")
+        while not ended.is_set():
+            try:
+                check()
+            except Exception:
+                ended.set()
+                raise
+
+    with pytest.raises(kind, match="this one"):
+        side_by_side(work, range(2), workers=2)
+
+    assert ended.is_set()
+    assert torch.get_num_threads() == 2
+
+
+def test_of_several_failures_the_first_items_is_told_and_nothing_else_is_begun() -> None:
+    both, begun = threading.Barrier(2, timeout=SECONDS), set()
+
+    def work(item: int, check: Check) -> None:
+        begun.add(item)
+        both.wait()
+        raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match="item 0"):
+        side_by_side(work, range(9), workers=2)
+
+    assert begun == {0, 1}
+
+
+@pytest.mark.parametrize(("rows", "workers"), [(0, 1), (127, 1), (128, 2), (10**6, 2)])
+def test_a_thread_of_its_own_is_for_many_hypotheses(rows: int, workers: int) -> None:
+    assert workers_for(rows, CPU) == workers
+    assert workers_for(rows, torch.device("cuda")) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [SearchOptions(), SearchOptions(no_repeat_ngram=2, forbid=("bek tilu",)), SearchOptions(sample=True, seed=3)]
+)
+def test_a_search_by_two_threads_is_the_search_by_one(options: SearchOptions) -> None:
+    translator, texts = Translator(fx_rand()), random_sentences(150)
+
+    def translated(threads: int) -> list[tuple[Any, ...]]:
+        torch.set_num_threads(threads)
+        beam, at_work, all_are = None if options.samples_drawn else 4, set[int](), threading.Event()
+
+        def check() -> None:
+            at_work.add(threading.get_ident())
+            if len(at_work) == threads:
+                all_are.set()
+            assert all_are.wait(SECONDS)  # no thread goes on before all have begun
+
+        found = translator.translate(texts, beam=beam, options=options, check=check)
+        return [(each.text, pytest.approx(each.score, abs=1e-5), tuple(other.text for other in each.alternatives)) for each in found]
+
+    assert translated(2) == translated(1)
+
+
+def test_what_is_watched_is_searched_by_the_caller_alone() -> None:
+    seen: set[int] = set()
+
+    Translator(fx_rand()).translate(random_sentences(150), watch=lambda live, finished: seen.add(threading.get_ident()))
+
+    assert seen == {threading.get_ident()}
+
+
+def test_a_check_that_raises_ends_the_whole_search() -> None:
+    class GoneError(Exception):
+        pass
+
+    calls = []
+
+    def check() -> None:
+        calls.append(threading.get_ident())
+        if len(calls) > 4:
+            raise GoneError
+
+    with pytest.raises(GoneError):
+        Translator(fx_rand()).translate(random_sentences(300), beam=4, check=check)
+
+    assert len(calls) <= 6  # each thread once more at most
