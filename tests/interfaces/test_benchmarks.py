@@ -61,6 +61,15 @@ def test_the_page_has_the_measurements_of_compiling() -> None:
         assert f"| `{preset}` | {' | '.join(ratios)} | {' s | '.join(seconds)} s |" in page
 
 
+def test_the_page_has_the_measurements_of_threads_side_by_side() -> None:
+    page = " ".join((PROJECT / "docs/translating.md").read_text("utf-8").split())
+    faster = json.loads((PROJECT / "benchmarks/side_by_side.json").read_text("utf-8"))["faster"]
+    sentences = {"trained": "Multi30k is {} times as fast with a beam of 5 and {} greedily", "base": "`base` {} and {} times"}
+    for model, named in sentences.items():
+        five, one = (f"{faster[model][f'beam {beam}, whole']:.2f}" for beam in (5, 1))
+        assert named.format(five, one) in page, model
+
+
 def test_the_page_has_the_measurements_of_a_server() -> None:
     page = (PROJECT / "docs/serving.md").read_text("utf-8")
     latency, load, soak, contract = (
