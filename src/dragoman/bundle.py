@@ -34,6 +34,7 @@ version_of = cache(version)
 """The version of an installed package; read once, for it takes as long as a step of a small model."""
 
 _ARCHITECTURE = "transformer"
+_Both = tuple[Tokenizer, Tokenizer]
 _Kind = TypeVar("_Kind", EncoderDecoder, LanguageModel, MaskedLanguageModel)
 _VERBS_OF: dict[Architecture, str] = {
     "encoder-decoder": "dragoman translate",
@@ -153,12 +154,12 @@ def _card(bundle: Bundle) -> str:
     return "\n".join(["# A Dragoman model", "", *lines, "", f"To use it: {_VERBS_OF[model.architecture]}, each with THIS_FOLDER.", ""])
 
 
-def load_bundle(path: str | Path, *, device: str = "cpu") -> Bundle:
+def load_bundle(path: str | Path, *, device: str = "cpu", tokenizers: _Both | None = None) -> Bundle:
     """The model of a run folder (its best checkpoint), a checkpoint or a bundle, on ``device``, in evaluation mode.
 
-    Weights become float32, whatever they are stored in. Raises DragomanError that lists everything wrong with the folder.
+    Weights become float32; ``tokenizers`` that were read before are taken as they are. Raises DragomanError that lists everything wrong.
     """
-    bundle = _load(resolve_model(path), torch.float32)
+    bundle = _load(resolve_model(path), torch.float32, tokenizers)
     return replace(bundle, model=bundle.model.to(device))
 
 
@@ -169,11 +170,11 @@ def load_config(folder: Path) -> Config:
     return config or _refuse(folder, problems)
 
 
-def _load(folder: Path, dtype: torch.dtype | None) -> Bundle:
-    """The bundle in a folder, its weights in ``dtype``, or each in its own when that is None."""
+def _load(folder: Path, dtype: torch.dtype | None, known: _Both | None = None) -> Bundle:
+    """The bundle in a folder, its weights in ``dtype``, or each in its own when that is None; ``known`` tokenizers are not read again."""
     problems: list[str] = []
     config, info = _read_config(folder, problems)
-    tokenizers = _read_tokenizers(folder, config, problems)
+    tokenizers = _read_tokenizers(folder, config, problems, known)
     model = empty_model(config) if config else None
     weights = _read_weights(folder / "model.safetensors", model, problems)
     if problems or config is None or model is None or tokenizers is None:
@@ -245,9 +246,9 @@ def _read_config(folder: Path, problems: list[str]) -> tuple[Config | None, dict
     return config if architecture == _ARCHITECTURE else None, info  # another architecture has other weights
 
 
-def _read_tokenizers(folder: Path, config: Config | None, problems: list[str]) -> tuple[Tokenizer, Tokenizer] | None:
+def _read_tokenizers(folder: Path, config: Config | None, problems: list[str], known: _Both | None) -> _Both | None:
     try:
-        tokenizers = load_tokenizers(folder)
+        tokenizers = known or load_tokenizers(folder)
     except DragomanError as error:
         problems.append(str(error))
         return None

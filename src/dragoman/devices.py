@@ -1,6 +1,7 @@
 """Where to compute, and what memory there is."""
 
 import ctypes
+import linecache
 import os
 import platform
 import sys
@@ -58,6 +59,11 @@ def give_back_memory() -> None:
     """
     with _glibc() as library:
         library.malloc_trim(0)
+
+
+def forget_sources() -> None:
+    """Lets go of the source text that Python has read, as PyTorch's import makes it: 2 MB of lines. What is needed is read again."""
+    linecache.clearcache()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from command_line import COMMAND, environment, tiny_bundle
 from dragoman.bundle import mark_checkpoint
 from dragoman.cli import main
+from dragoman.data.tokenizer import Tokenizer
 from dragoman.serve.stops import Stops
 from serving import Client, bundle_of, echoing, serving
 
@@ -206,6 +208,67 @@ def test_what_loading_leaves_is_collected_in_the_thread_that_computes(made: Path
     monkeypatch.setattr("dragoman.serve.service.give_back_memory", lambda: threads.append(threading.current_thread().name))
     with serving(made, device="cpu"):
         assert threads == ["dragoman-engine"] * 2
+
+
+def test_what_serves_is_imported_without_looking_for_garbage_and_leaves_no_source_text(tmp_path: Path) -> None:
+    program = """\
+import gc, json, linecache, sys
+from pathlib import Path
+
+collecting = {}
+
+class Spy:
+    @staticmethod
+    def find_spec(name, *others):
+        collecting[name] = gc.isenabled()
+
+sys.meta_path.insert(0, Spy)
+from dragoman.cli.serve import _serve
+from dragoman.errors import DragomanError
+from dragoman.serve.stops import Stops
+
+try:
+    _serve([Path(sys.argv[1])], {}, say=print, stops=Stops())
+except DragomanError as error:
+    said = str(error)
+names = ("dragoman.serve.stops", "torch", "torch.nn", "dragoman.serve.server", "uvicorn")
+sources = [name for name in linecache.cache if "torch" in name]
+print(json.dumps([said, [collecting[name] for name in names], gc.isenabled(), gc.get_freeze_count() > 10_000, sources]))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100, check=True)
+    said, collecting, enabled, frozen, sources = json.loads(done.stdout)
+    assert said.startswith(f"{tmp_path / 'nowhere'}: no such model")
+    assert collecting == [True, False, False, False, False]
+    assert (enabled, frozen, sources) == (True, True, [])
+
+
+def test_the_vocabulary_of_a_model_is_read_once_and_goes_with_it(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dragoman.serve.server import Running, serve
+    from dragoman.serve.settings import ServeSettings
+
+    read: list[weakref.ref[Tokenizer]] = []
+    seen: list[object] = []
+    load = Tokenizer.load
+
+    def counting(path: Path) -> Tokenizer:
+        tokenizer = load(path)
+        read.append(weakref.ref(tokenizer))
+        return tokenizer
+
+    def after_another_loading(server: Running) -> None:
+        seen.append(len(read))
+        os.kill(os.getpid(), signal.SIGHUP)
+        deadline = time.monotonic() + 60
+        while (len(read) < 2 or read[0]() is not None) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        seen.append([each() is not None for each in read])
+        server.stop()
+
+    monkeypatch.setattr(Tokenizer, "load", counting)
+    settings = ServeSettings(port=0, device="cpu")
+    serve([made], settings, say=print, ready=lambda server: threading.Thread(target=after_another_loading, args=[server]).start())
+    assert seen == [1, [False, True]]
 
 
 def test_keys_have_their_own_limits(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

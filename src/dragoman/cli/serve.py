@@ -1,9 +1,10 @@
 """``dragoman serve``: models over HTTP, for clients of LibreTranslate and of OpenAI, and for programs that want to know more."""
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -174,9 +175,13 @@ def serve(
 def _serve(models: list[Path], given: Mapping[str, Any], *, say: Callable[[str], None], stops: "Stops") -> None:
     """Imports what serves, which takes a second or more, and lets it; nothing when the process has been told to stop by then."""
     try:
-        from dragoman.cli.looking import Looking
-        from dragoman.serve.server import serve as run_server
-        from dragoman.serve.settings import ServeSettings, from_environment
+        with _nothing_to_collect():
+            from dragoman.devices import forget_sources
+
+            forget_sources()  # of PyTorch, so that what comes now takes their place
+            from dragoman.cli.looking import Looking
+            from dragoman.serve.server import serve as run_server
+            from dragoman.serve.settings import ServeSettings, from_environment
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "python_multipart", "multipart", "h11", "anyio"):
             raise
@@ -186,6 +191,22 @@ def _serve(models: list[Path], given: Mapping[str, Any], *, say: Callable[[str],
         notify("stopped")
     else:
         run_server(models, settings, say=say, stops=stops, looking=Looking())
+
+
+@contextmanager
+def _nothing_to_collect() -> Iterator[None]:
+    """For imports: nearly all that they make stays, and to look for what does not, again and again, would take a tenth of their time.
+
+    What does not stay is let go of when the models have been read.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was:
+            gc.enable()
 
 
 def _say(line: str) -> None:

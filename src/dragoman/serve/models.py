@@ -86,7 +86,7 @@ class TextModel:
 
 
 def _loaded(place: Place, device: str) -> Bundle:
-    return load_bundle(place.folder, device=str(pick_device(device)))
+    return load_bundle(place.folder, device=str(pick_device(device)), tokenizers=place.tokenizers)
 
 
 def _step(bundle: Bundle) -> int | None:

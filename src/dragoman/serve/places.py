@@ -1,13 +1,13 @@
 """The models of a server as they were given, before their weights are read: folders, languages, names, and what cannot go together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 
 from dragoman.bundle import list_checkpoints, load_config, load_tokenizers, lost_checkpoints, marked_checkpoint, resolve_model
 from dragoman.config import Config
-from dragoman.data.tokenizer import tag_text
+from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.serve.languages import AUTO, normal_code
 
@@ -16,7 +16,8 @@ from dragoman.serve.languages import AUTO, normal_code
 class Place:
     """A model as it was given: the path, the bundle that it means now, and its pairs, each with the tag to put before a text or none.
 
-    A model of one text has no pairs. ``name`` is what requests call it.
+    A model of one text has no pairs. ``name`` is what requests call it; ``tokenizers`` are those of the folder, if its pairs needed them:
+    to read them twice would take time and memory.
     """
 
     path: Path
@@ -24,6 +25,7 @@ class Place:
     pairs: Mapping[tuple[str, str], str]
     name: str
     single: bool = False
+    tokenizers: tuple[Tokenizer, Tokenizer] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def find(cls, path: Path, *, name: str = "") -> "Place":
@@ -33,8 +35,9 @@ class Place:
             raise DragomanError(f"{path}: this run has no checkpoint yet; {remedy}")
         folder = resolve_model(path)
         config = load_config(folder)
-        pairs = {} if config.model.single else _pairs(folder, config)
-        return cls(path, folder, pairs, name or names_of([path])[0], config.model.single)
+        tokenizers = None if config.model.single else load_tokenizers(folder)
+        pairs = _pairs(folder, config, tokenizers[0].tags) if tokenizers else {}
+        return cls(path, folder, pairs, name or names_of([path])[0], config.model.single, tokenizers)
 
     @property
     def run(self) -> Path | None:
@@ -71,9 +74,8 @@ def is_awaited(path: Path) -> bool:
     return begun and run_of(path) is path and not any(marked_checkpoint(path, mark) for mark in ("best", "last"))
 
 
-def _pairs(folder: Path, config: Config) -> dict[tuple[str, str], str]:
+def _pairs(folder: Path, config: Config, tags: Mapping[str, int]) -> dict[tuple[str, str], str]:
     source, target = normal_code(config.data.source), normal_code(config.data.target)
-    tags = load_tokenizers(folder)[0].tags
     if not source or not (target or tags):
         raise DragomanError(f"{folder}: the model does not say its languages, so no request can name them; put them into its config.json")
     if not tags:

@@ -76,6 +76,7 @@ def serve(
                 try:
                     if not stops.asked:
                         await service.load(places)
+                        places.clear()  # or their vocabularies would stay when others are loaded
                     if not (stops.asked or service.ending):
                         if service.ready:
                             _log.info("ready: %s", service.models.title)
