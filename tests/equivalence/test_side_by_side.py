@@ -2,15 +2,17 @@
 
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 
 from dragoman.decoding.options import SearchOptions
+from dragoman.decoding.phrases import ForbiddenPhrases
 from dragoman.decoding.side_by_side import Check, side_by_side, workers_for
 from dragoman.decoding.translate import Translator
-from small_bundles import fx_rand, random_sentences
+from small_bundles import WORDS, fx_rand, random_sentences
 
 CPU = torch.device("cpu")
 SECONDS = 20  # that a thread waits for another before the test has failed
@@ -134,3 +136,23 @@ def test_a_check_that_raises_ends_the_whole_search() -> None:
         Translator(fx_rand()).translate(random_sentences(300), beam=4, check=check)
 
     assert len(calls) <= 6  # each thread once more at most
+
+
+def test_forbidden_phrases_remember_the_outputs_of_one_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator, texts = Translator(fx_rand()), random_sentences(150)
+    options = SearchOptions(forbid=tuple(f"{one} {other}" for one, other in pairwise(WORDS[:12])))
+    threads: dict[ForbiddenPhrases, set[int]] = {}
+    both, call = threading.Barrier(2, timeout=SECONDS), ForbiddenPhrases.__call__
+
+    def seen(rule: ForbiddenPhrases, *step: Any) -> None:
+        if not any(threading.get_ident() in others for others in threads.values()):
+            both.wait()
+        threads.setdefault(rule, set()).add(threading.get_ident())
+        call(rule, *step)
+
+    monkeypatch.setattr(ForbiddenPhrases, "__call__", seen)
+    outputs = [each.text for each in translator.translate(texts, beam=4, options=options)]
+
+    assert [len(each) for each in threads.values()] == [1] * len(threads)
+    assert len(set.union(*threads.values())) == 2
+    assert not [output for output in outputs if any(f" {phrase} " in f" {output} " for phrase in options.forbid)]

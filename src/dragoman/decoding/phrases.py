@@ -5,6 +5,7 @@ words (Chinese, Japanese, Thai …) it stands wherever its characters do. A char
 vocabulary may begin or end inside one.
 """
 
+import copy
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -198,6 +199,12 @@ class ForbiddenPhrases(Rule):
         self._after: dict[tuple[int, ...], _State] = {}
         self._steps: dict[tuple[_State, int], tuple[_State, bool]] = {}
         self._banned: dict[_State, list[int]] = {}
+
+    def of_batch(self) -> "ForbiddenPhrases":
+        """The same rule for a batch that others may be searched beside: what it remembers of the outputs so far is its own."""
+        own = copy.copy(self)
+        own._after = {}
+        return own
 
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """Takes away the tokens that would complete a phrase."""

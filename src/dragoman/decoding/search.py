@@ -172,7 +172,7 @@ class Search:
         if options.no_repeat_ngram:
             rules.append(NoRepeatedNgram(options.no_repeat_ngram))
         if options.forbid:
-            rules.append(self._forbidden)
+            rules.append(self._forbidden.of_batch())
         if options.repetition_guard:
             rules.append(guard)
         prefixes = [text.prefix for text in texts]
