@@ -11,13 +11,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from dragoman.cli.rounds import Done
 from dragoman.cli.stops import undisturbed
 from dragoman.cli.streams import RECORD_SUFFIX, partial_of
 from dragoman.cli.tally import Tally
 from dragoman.cli.windows import Window
+from dragoman.decoding.options import Precision
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import publish, write_file
 
@@ -30,7 +31,7 @@ _FORMAT = 2
 _KINDS = {name: type(value) for name, value in vars(Tally()).items()} | {
     "chosen": str, "complete": bool, "files": dict, "input": str, "identity": dict,
 }  # fmt: skip
-_CHOSEN = ("", "fp32", "bf16", "int8")  # those of `Precision`, which takes PyTorch to import
+_CHOSEN = ("", *get_args(Precision))
 _CHUNK_BYTES = 1 << 20
 
 

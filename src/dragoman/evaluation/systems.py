@@ -19,9 +19,9 @@ WARM_UP = 8
 class System:
     """Translations in plain text, one for each sentence of a test set.
 
-    Of a model also its settings, what its bundle says of its ``making`` (the step, which checkpoints it is the mean of), its number of
-    parameters, the seconds that translating took (loading not counted), the tokens it said, end tokens included, the sources' tokens that it does not know, and how many
-    translations reached the longest length allowed.
+    Of a model also its settings, what its bundle says of its ``making`` (the step, which checkpoints it is the mean of), its number
+    of parameters, the seconds that translating took (loading not counted), the tokens it said, end tokens included, the sources' tokens
+    that it does not know, and how many translations reached the longest length allowed.
     """
 
     name: str
