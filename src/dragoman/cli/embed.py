@@ -1,5 +1,6 @@
 """``dragoman embed``: a vector for each text."""
 
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,11 +60,11 @@ def embed(
     if pool not in ("mean", "first", "pooler"):
         raise UsageError(f"--pool {pool}: unknown; choose among mean, first, pooler")
     options = {"pool": pool, "normalize": normalize, "truncate": truncate}
-    with few_of_a_kind(), terminable():
-        _embed(model, texts, output, device, options)
+    with few_of_a_kind(), terminable() as check:
+        _embed(model, texts, output, device, options, check)
 
 
-def _embed(model: Path, files: list[Path], output: Path | None, device: str, options: dict[str, Any]) -> None:
+def _embed(model: Path, files: list[Path], output: Path | None, device: str, options: dict[str, Any], check: Callable[[], None]) -> None:
     from dragoman.bundle import load_bundle
     from dragoman.decoding.embed import embed as vectors_of
     from dragoman.devices import pick_device
@@ -71,6 +72,7 @@ def _embed(model: Path, files: list[Path], output: Path | None, device: str, opt
     bundle = load_bundle(model, device=str(pick_device(device)))
 
     def work(window: Window) -> "Tensor":
+        check()
         return vectors_of(bundle, window.texts, place=window.place, first_line=window.first_line, **options)
 
     parts = chain.from_iterable(up_to_fault(window, work) for window in windows(files))

@@ -64,6 +64,7 @@ class Search:
     options: SearchOptions
     spelling: Callable[[], Spelling]
     watch: Watch | None = None
+    check: Callable[[], None] = lambda: None  # before each batch; may end the search by raising
 
     def __call__(self, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order. A batch has at most ``batch_tokens`` source tokens, once for each hypothesis."""
@@ -73,6 +74,7 @@ class Search:
             places = [place for place, wide in enumerate(widths) if wide == width]
             lengths = [max(len(texts[place].ids), _SHORTEST) for place in places]
             for batch in batches_of(lengths, batch_tokens=batch_tokens // width):
+                self.check()
                 some = [texts[places[each]] for each in batch]
                 found.update(zip((places[each] for each in batch), self._batch(some, width), strict=True))
         return [found[place] for place in range(len(texts))]

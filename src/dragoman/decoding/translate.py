@@ -3,7 +3,7 @@
 import logging
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -136,6 +136,7 @@ class Translator:
         place: str = "",
         first_line: int = 1,
         watch: Watch | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> list[Translation]:
         """The translation of each text, in order; an empty text, or one of white space, gives an empty one, which misses what ``options``
         require; a warning says that it leaves out its prefix.
@@ -146,14 +147,15 @@ class Translator:
         must begin with. A batch has at most ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long
         for the model is translated in pieces, which are joined with the white space that was between them; a warning names ``place`` and
         its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
-        at the head of each text. ``watch`` sees each step of a beam search, batch by batch, and may end it by raising. Raises UsageError
-        for impossible settings, DragomanError that names the line for a tag that is missing or unknown, for a prefix or a term that is too
-        long or that the vocabulary cannot spell, and for a text that is too long for a tree.
+        at the head of each text. ``watch`` sees each step of a beam search, batch by batch, and may end it by raising; ``check`` is called
+        before each batch of any search, and may too. Raises UsageError for impossible settings, DragomanError that names the line for a tag
+        that is missing or unknown, for a prefix or a term that is too long or that the vocabulary cannot spell, and for a text that is too
+        long for a tree.
         """
         options = options or SearchOptions()
         texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
-        search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch)
+        search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch, check=check)
         if prefixes is not None and len(prefixes) != len(texts):
             raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
         if prefixes is not None and options.tree:
