@@ -67,7 +67,8 @@ def _guarded(arguments: list[str]) -> int:
         return streams.complain(error.on_command_line, error.exit_status)
     except OSError as error:
         streams.drop_output()
-        return streams.complain(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+        remedy = "give another file" if error.filename else "make room there, or give another file"
+        return streams.complain(f"{error.filename or 'input or output'}: {error.strerror or error}; {remedy}", 1)
     except Exception as error:
         sentence, status = _known_mishap(error, _wanted(arguments))
         if not sentence:

@@ -12,7 +12,7 @@ from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_bytes, open_output
 from dragoman.cli.windows import Window, check_files, up_to_fault, windows
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, unwritable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ def _beside(path: Path) -> Path:
 
 
 def _cannot_write(path: Path, error: OSError) -> DragomanError:
-    return DragomanError(f"{path}: cannot write: {error.strerror or error}; give another file")
+    return DragomanError(unwritable(path, error))
 
 
 def _write_array(path: Path, parts: "list[Tensor]", width: int) -> None:

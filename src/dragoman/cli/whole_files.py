@@ -19,7 +19,7 @@ from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output
 from dragoman.cli.tally import Tally
 from dragoman.cli.unfinished import Unfinished
 from dragoman.cli.windows import Window, check_files, is_stored, total_bytes, windows
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, unreadable
 
 if TYPE_CHECKING:
     from dragoman.cli.attention_file import AttentionFile
@@ -112,7 +112,7 @@ def _sha256(paths: Iterable[Path]) -> str:
             with path.open("rb") as file:
                 digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         except OSError as error:
-            raise DragomanError(f"{path}: cannot read: {error.strerror}") from None
+            raise DragomanError(unreadable(path, error)) from None
     return digest.hexdigest()
 
 
