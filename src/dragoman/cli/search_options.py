@@ -20,7 +20,7 @@ def _length(value: str) -> str:
     try:
         tokens_of(value, 1, name="it")
     except DragomanError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(f"{value[:40]}: {str(error).partition(': ')[2]}") from None
     return value
 
 

@@ -143,6 +143,12 @@ def notify(sentence: str) -> None:
     logging.getLogger("dragoman").info("%s", sentence)
 
 
+def require_input() -> None:
+    """Raises DragomanError where standard input is closed; the next file that is opened would have its number."""
+    if sys.stdin is None:
+        raise DragomanError("standard input is closed; give a file, or redirect text into the command")
+
+
 def arriving_lines(descriptor: int, place: str) -> Iterator[list[bytes]]:
     """The complete lines, without their LF, that have arrived whenever any have: at most about CHUNK_BYTES at a time, at least one line.
 

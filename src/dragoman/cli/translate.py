@@ -98,6 +98,8 @@ def translate(
     if quiet:
         hush()
     _check(context.params)
+    if str(attention) == "-":
+        raise UsageError("--attention -: standard output is for the translations; give a file, such as attention.npz")
     alignment = _alignment_file(align, align_layer, as_json, tree=tree)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
     used = [model, *(ensemble or ()), *filter(None, [glossary])]

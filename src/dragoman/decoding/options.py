@@ -108,7 +108,7 @@ class SearchOptions:
 
 def _in_range(name: str, value: float | None, least: float, most: float = math.inf) -> None:
     if value is not None and not (least <= value <= most and math.isfinite(value)):
-        bound = f"between {least} and {most}" if most < math.inf else f"{least} or more"
+        bound = f"between {least} and {most}" if most < math.inf else f"{least} or more, and finite"
         raise UsageError(f"{option(name)}={value}: it must be {bound}")
 
 
