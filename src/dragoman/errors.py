@@ -16,8 +16,11 @@ _TO_READ = {
 }
 _TO_WRITE = {
     errno.ENOENT: "make its folder first, or give another file",
-    errno.ENOTDIR: "give another file, for a part of its name is a file and no folder",
+    errno.ENOTDIR: "give another name, for a part of it is a file and no folder",
+    errno.EEXIST: "give another name, for a part of it is a file and no folder",
     errno.EISDIR: "give a file, for this is a folder",
+    errno.EACCES: "choose a folder that can be written",
+    errno.EROFS: "choose a folder that can be written",
     errno.ENAMETOOLONG: "give a shorter name",
 }
 

@@ -41,7 +41,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["translate", "model", "none"], "none", "; give text files, or - for standard input"),
         (["translate", "model", "folder"], "folder", FOLDER),
         ([*TRANSLATE, "-o", "none/out"], "none/out", NOWHERE),
-        ([*TRANSLATE, "-o", "text/out"], "text/out", "; give another file, for a part of its name is a file and no folder"),
+        ([*TRANSLATE, "-o", "text/out"], "text/out", "; give another name, for a part of it is a file and no folder"),
         ([*TRANSLATE, "-o", "out", "--align", "none/links"], "none/links", NOWHERE),
         ([*TRANSLATE, "--align", "none/links"], "none/links", NOWHERE),
         ([*TRANSLATE, "--attention", "none/a.npz"], "none/a.npz", NOWHERE),

@@ -83,3 +83,34 @@ def test_too_little_memory_is_mended_by_what_the_verb_has(
     monkeypatch.setattr("dragoman.bundle.build_model", full)
     more = {"translate": ["text"], "generate": ["ona"], "inspect": []}[verb]
     assert refusal(capsys, 1, verb, "model", *more) == f"out of memory; {remedy}, a smaller model, or another device"
+
+
+def test_a_mark_before_the_text_is_no_part_of_it(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `translate` has it: some editors put a byte-order mark there."""
+    printed = []
+    for raw in (b"ona bek\n", b"\xef\xbb\xbfona bek\r\n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        assert main(["explain", "model", "-", "--device", "cpu"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+def test_what_is_no_model_of_another_program_is_told(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("folder").mkdir()
+    said = refusal(capsys, 1, "import", "folder", "out")
+    assert said.startswith("folder: no model of Hugging Face or CTranslate2, for there is no config.json; give the whole folder of a model")
+    Path("run/checkpoints").mkdir(parents=True)
+    Path("run/run.json").write_text("{}")
+    assert refusal(capsys, 1, "import", "run", "out") == "run: already a run of Dragoman; use it as it is"
+    assert refusal(capsys, 1, "import", "text", "out") == "text: not a whole file of weights (UnpicklingError); use an undamaged copy"
+
+
+def test_a_place_within_a_file_is_told(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, 1, "export", "model", "text/out", "--to", "huggingface")
+    assert said == "text/out: cannot write: File exists; give another name, for a part of it is a file and no folder"
+
+
+def test_a_folder_that_is_no_run_has_nothing_to_average(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("folder").mkdir()
+    said = refusal(capsys, 1, "average", "folder", "--last", "1", "--out", "out")
+    assert said == "folder: no run with a finished checkpoint; give a run folder"

@@ -123,7 +123,7 @@ def _read(text: str) -> str:
         return text
     require_input()
     try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+        return sys.stdin.buffer.read().decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise DragomanError(f"standard input is not UTF-8 at byte {error.start}; convert it, or give the text as an argument") from None
 

@@ -98,8 +98,6 @@ def translate(
     if quiet:
         hush()
     _check(context.params)
-    if str(attention) == "-":
-        raise UsageError("--attention -: standard output is for the translations; give a file, such as attention.npz")
     alignment = _alignment_file(align, align_layer, as_json, tree=tree)
     write = _write_json if as_json else _write_n_best if n_best > 1 else _write_scores if scores else _write_text
     used = [model, *(ensemble or ()), *filter(None, [glossary])]
@@ -123,6 +121,8 @@ def _check(asked: Mapping[str, Any]) -> None:
     if asked["scores"] and (asked["as_json"] or asked["n_best"] > 1):
         name = "--json" if asked["as_json"] else "--n-best"
         raise UsageError(f"--scores: the output of {name} has the score anyway; leave --scores out")
+    if str(asked["attention"]) == "-":
+        raise UsageError("--attention -: standard output is for the translations; give a file, such as attention.npz")
     engine = asked["engine"]
     if engine not in ("torch", "ctranslate2"):
         raise UsageError(f"--engine {engine}: unknown; give torch or ctranslate2")

@@ -63,7 +63,8 @@ def _reason(error: Exception) -> str:
             "safetensors, with the program that it comes from"
         )
     first = next(iter(str(error).splitlines()), "")[:200]
-    return f"not a whole file of weights ({type(error).__name__}: {first}); use an undamaged copy"
+    said = "" if type(error).__name__ == "UnpicklingError" else f": {first}"  # which PyTorch says to programmers
+    return f"not a whole file of weights ({type(error).__name__}{said}); use an undamaged copy"
 
 
 def _files_of_index(index: Path) -> list[str]:
