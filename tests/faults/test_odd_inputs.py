@@ -114,3 +114,8 @@ def test_a_folder_that_is_no_run_has_nothing_to_average(desk: Path, capsys: pyte
     Path("folder").mkdir()
     said = refusal(capsys, 1, "average", "folder", "--last", "1", "--out", "out")
     assert said == "folder: no run with a finished checkpoint; give a run folder"
+
+
+def test_a_translator_makes_no_vectors(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, 1, "embed", "model", "text")
+    assert said == "the model is encoder-decoder, and not one that makes vectors of texts: use dragoman translate"
