@@ -1,10 +1,28 @@
 """What a user can mend: one sentence that says the cause, the place and the remedy."""
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _OPTION = re.compile("\0(\\w+)\0")
+_TO_READ = {
+    errno.ENOENT: "check its name",
+    errno.ENOTDIR: "check its name, for a part of it is a file and no folder",
+    errno.EISDIR: "give a file, for this is a folder",
+    errno.EACCES: "make it readable, or give another",
+    errno.ENAMETOOLONG: "give the name of a file",
+}
+_TO_WRITE = {
+    errno.ENOENT: "make its folder first, or give another file",
+    errno.ENOTDIR: "give another name, for a part of it is a file and no folder",
+    errno.EEXIST: "give another name, for a part of it is a file and no folder",
+    errno.EISDIR: "give a file, for this is a folder",
+    errno.EACCES: "choose a folder that can be written",
+    errno.EROFS: "choose a folder that can be written",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
 
 
 class DragomanError(Exception):
@@ -48,3 +66,13 @@ def of_line(line: int) -> Iterator[None]:
 def option(name: str) -> str:
     """The name of an option in the sentence of an error."""
     return f"\0{name}\0"
+
+
+def unreadable(place: Path | str, error: OSError, fault: str = "cannot be read") -> str:
+    """The sentence for a file that the system does not let be read: place, cause and remedy."""
+    return f"{place}: {fault}: {error.strerror or error}; {_TO_READ.get(error.errno or 0, 'give another file, or an undamaged copy')}"
+
+
+def unwritable(place: Path | str, error: OSError) -> str:
+    """The sentence for a file that the system does not let be written: place, cause and remedy."""
+    return f"{place}: cannot write: {error.strerror or error}; {_TO_WRITE.get(error.errno or 0, 'make room there, or give another file')}"

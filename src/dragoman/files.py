@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unwritable
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def publish(beside: Path, path: Path) -> None:
 
 
 def _cannot_write(path: Path, error: OSError) -> DragomanError:
-    return DragomanError(f"{path}: cannot write: {error.strerror or error}; make room or choose a folder that can be written")
+    return DragomanError(unwritable(path, error))
 
 
 def _sync(path: Path) -> None:

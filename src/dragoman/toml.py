@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Config, Settings
-from dragoman.errors import UsageError
+from dragoman.errors import UsageError, unreadable
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -15,9 +15,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise UsageError(f"{path}: cannot read the settings file: {error.strerror}") from None
+        raise UsageError(unreadable(path, error, "cannot read the settings file")) from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not a TOML file: {error}") from None
+        raise UsageError(f"{path}: not a TOML file: {error}; mend it there") from None
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:

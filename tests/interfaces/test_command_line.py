@@ -41,6 +41,23 @@ def test_the_help_of_a_verb_needs_no_model_code(verb: str) -> None:
     assert not imported_after(f"from dragoman.cli import main; main(['{verb}', '--help'])") & {"torch", "transformers"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (["translate", "model"], "auto, fp32, bf16, int8"),
+        (["translate", "model", "--engine", "ctranslate2"], "auto, fp32, bf16, int8"),
+        (["evaluate", "model", "--test", "test"], "auto, fp32, bf16, int8"),
+        (["generate", "model", "ona"], "fp32, bf16, int8"),
+        (["serve", "model"], "fp32, bf16, int8"),
+    ],
+)
+def test_a_precision_that_no_device_has_is_refused_at_once(arguments: list[str], known: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*arguments, "--precision", "fp16"]
+    assert main(command) == 2
+    assert capsys.readouterr().err == f"dragoman: --precision=fp16: unknown; choose among {known}\n"
+    assert "torch" not in imported_after(f"from dragoman.cli import main; main({command})")
+
+
 def test_help_takes_less_than_two_fifths_of_a_second() -> None:
     """Of processor time, which other work on the machine changes least."""
     seconds = []

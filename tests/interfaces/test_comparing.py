@@ -109,7 +109,7 @@ def models(tmp_path: Path) -> list[Path]:
         bundle,
         model=build_model(bundle.config.model, seed=8),
         config=bundle.config.with_values(decoding={"beam": 2}),
-        info={"step": 2},
+        info={"step": 2000},
     )
     save_bundle(other, tmp_path / "two")
     write(tmp_path / "t.aa", sentences(12))
@@ -129,7 +129,8 @@ def test_models_beside_each_other_and_beside_a_file(models: list[Path], tmp_path
     assert document["systems"][0]["parameters"] == sum(weight.numel() for weight in first.bundle.model.parameters())
     assert document["systems"][0]["seconds"] > 0
     assert document["systems"][2]["parameters"] is None
-    assert document["settings"] == {"decoding.beam": [4, 2, None], "info.step": [1, 2, None]}
+    assert document["settings"] == {"decoding.beam": [4, 2, None]}
+    assert document["making"] == {"step": [1, 2000, None]}
     bleu = document["scores"]["bleu"]["systems"]
     assert bleu[0]["score"] == pytest.approx(100)
     assert bleu[0]["p"] is None
@@ -140,7 +141,7 @@ def test_models_beside_each_other_and_beside_a_file(models: list[Path], tmp_path
     assert counts["worse"] > 6
     assert len(document["differences"][0]["losses"]) == 2
     same = json.loads(run("compare", *models, "--test", tmp_path / "t", "--beam", 2, "--json", "--bootstrap", 100))
-    assert same["settings"] == {"info.step": [1, 2]}
+    assert same["settings"] == {}
 
     text = run(*arguments)
     assert [line.split()[:2] for line in text.splitlines()[1:4]] == [
@@ -150,9 +151,14 @@ def test_models_beside_each_other_and_beside_a_file(models: list[Path], tmp_path
     said = f"0 better, {counts['worse']} worse, {counts['equal']} as good; {counts['same_text']} the same text"
     assert f"\n2 beside 1, by chrF of each sentence: {said}\n  largest losses\n" in text
     assert [line.split() for line in text.splitlines() if line.startswith("decoding.beam")] == [["decoding.beam", "4", "2", "–"]]
+    assert [line.split() for line in text.splitlines() if line.startswith(("made", "step"))] == [
+        ["made", "1", "2", "3"],
+        ["step", "1", "2,000", "–"],
+    ]
 
     page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert [row[0] for row in page.tables["Settings that differ"]] == ["setting", "decoding.beam", "info.step"]
+    assert [row[0] for row in page.tables["Settings that differ"]] == ["setting", "decoding.beam"]
+    assert page.tables["How each was made"] == [["made", "1", "2", "3"], ["step", "1", "2,000", "–"]]
     assert [row[1] for row in page.tables["Systems"][1:]] == [str(path) for path in (*models, given)]
     assert f"{bleu[1]['p']:.4f}" in page.text
 

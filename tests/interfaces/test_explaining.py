@@ -307,6 +307,23 @@ def test_a_summary_on_the_terminal(run: Callable[..., str], model: Path, monkeyp
     assert run("explain", model, "-").startswith(f"text         {TEXT}\n")
 
 
+def test_a_piece_that_recurs_has_its_number() -> None:
+    found = explain(bundle_of("paper"), "ona bek ona tilu")
+    lines = summary(found, focus_on(found), walked("paper")).splitlines()
+    labels = ["ona (1)", "bek", "ona (3)", "tilu", "</s>"]
+    assert lines[1].split(maxsplit=1)[1].split(" | ") == labels
+    start = next(place for place, line in enumerate(lines) if line.startswith("token")) + 1
+    rows = [re.split("  +", line) for line in lines[start : start + len(found.target.side.pieces)]]
+    looked = found.weights("cross")[0].mean(0).argmax(-1)
+    assert [row[4].rpartition(" ")[0] for row in rows] == [labels[place] for place in looked]
+    pieces = found.target.side.pieces
+    assert [row[0] for row in rows] == [
+        f"{piece} ({place})" if pieces.count(piece) > 1 else piece for place, piece in enumerate(pieces, start=1)
+    ]
+    assert any("(" in row[4] for row in rows)
+    assert any("(" in row[0] for row in rows)
+
+
 def test_no_place_is_itself_where_the_translation_looks_at_the_text(run: Callable[..., str], model: Path) -> None:
     found = json.loads(run("explain", model, TEXT, "--max-length", 6, "--json"))
     assert len(found["target"]["pieces"]) == len(found["source"]["pieces"]) == 6  # as long as each other, by chance

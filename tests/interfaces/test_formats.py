@@ -121,7 +121,7 @@ def test_a_missing_corpus_lists_the_names_tried(tmp_path: Path) -> None:
     assert "train.en.gz" not in str(error.value)
     with pytest.raises(DragomanError, match=r"b\.txt.*give a prefix, a \.tsv or \.jsonl file, or SOURCE_FILE,TARGET_FILE"):
         list(read_pairs(f"{tmp_path}/train.en,{tmp_path}/b.txt", "en", "de"))
-    with pytest.raises(DragomanError, match="expected two files, SOURCE_FILE,TARGET_FILE, but these are 3"):
+    with pytest.raises(DragomanError, match="a,b,c: 3 files with commas between them; give two, SOURCE_FILE,TARGET_FILE"):
         corpus_files("a,b,c", "en", "de")
 
 

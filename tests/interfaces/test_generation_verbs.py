@@ -125,7 +125,11 @@ def test_prompts_come_from_a_pipe_too(models: Path, run: Run) -> None:
         (["fill", "story", "x"], 1, "decoder-only, and not one that fills in what is masked: use dragoman generate"),
         (["embed", "bert", "text", "--pool", "max"], 2, "--pool max: unknown; choose among mean, first, pooler"),
         (["embed", "story", "text", "--pool", "pooler"], 1, "a decoder has no pooler; choose mean"),
-        (["embed", "bert", "text", "-o", "none/v.npz"], 1, "none/v.npz: cannot write: No such file or directory; give another file"),
+        (
+            ["embed", "bert", "text", "-o", "none/v.npz"],
+            1,
+            "none/v.npz: cannot write: No such file or directory; make its folder first, or give another file",
+        ),
         (["score", "bert", "--test", "text", "--alpha", "1"], 2, "--alpha: a pseudo-likelihood has no length penalty"),
         (["score", "llama", "--test", "nowhere"], 1, "nowhere: no such file; the model is decoder-only, so give text files"),
         (["translate", "story", "text"], 1, "decoder-only, and not one that translates: use dragoman generate"),
@@ -229,7 +233,7 @@ def test_embed_gives_a_vector_for_each_line(models: Path, run: Run, text: Path, 
     assert sorted(path.name for path in text.parent.iterdir()) == ["text", "v.npz"]
     nowhere = text.with_name("nowhere") / "v.npz"
     assert main(["embed", str(models / "bert"), str(text), "-o", str(nowhere)]) == 1
-    assert f"{nowhere}: cannot write: No such file or directory; give another file" in capsys.readouterr().err
+    assert f"{nowhere}: cannot write: No such file or directory; make its folder first, or give another file" in capsys.readouterr().err
 
 
 def test_score_says_how_probable_each_line_is(models: Path, run: Run, text: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -228,8 +228,8 @@ def test_a_wrong_file_is_named(content: str | bytes, complaint: str, tmp_path: P
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.toml"
-    assert refusal(path=missing) == f"{missing}: cannot read the settings file: No such file or directory"
-    assert refusal(path=tmp_path) == f"{tmp_path}: cannot read the settings file: Is a directory"
+    assert refusal(path=missing) == f"{missing}: cannot read the settings file: No such file or directory; check its name"
+    assert refusal(path=tmp_path) == f"{tmp_path}: cannot read the settings file: Is a directory; give a file, for this is a folder"
 
 
 def test_settings_are_frozen_and_changed_by_checked_copies() -> None:

@@ -41,6 +41,12 @@ MODULE_OF = {"import": "importing", "export": "exporting"}
 """Modules, and functions in them, that are not named as their verbs; `import` is a word of Python's own."""
 
 
+_SMALLER = {"train": "use smaller batches (training.batch_tokens)", "demo": "use smaller batches (training.batch_tokens)"} | dict.fromkeys(
+    ("translate", "evaluate", "compare", "generate"), "use a smaller --beam, shorter lines"
+)
+"""What takes less memory, for the verbs that can take much."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` unless given, and return the exit status."""
     if arguments is None:
@@ -67,7 +73,8 @@ def _guarded(arguments: list[str]) -> int:
         return streams.complain(error.on_command_line, error.exit_status)
     except OSError as error:
         streams.drop_output()
-        return streams.complain(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+        remedy = "give another file" if error.filename else "make room there, or give another file"
+        return streams.complain(f"{error.filename or 'input or output'}: {error.strerror or error}; {remedy}", 1)
     except Exception as error:
         sentence, status = _known_mishap(error, _wanted(arguments))
         if not sentence:
@@ -140,7 +147,8 @@ def _known_mishap(error: Exception, wanted: str | None) -> tuple[str, int]:
         return "interrupted", 130
     refused = isinstance(error, RuntimeError) and "allocate memory" in str(error)  # torch has no type for it on the CPU
     if refused or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "out of memory; use smaller batches (training.batch_tokens), a smaller model, or another device", 1
+        smaller = _SMALLER.get(wanted or "", "give less at once")
+        return f"out of memory; {smaller}, a smaller model, or another device", 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's and click's usage errors, wherever they live
         context = getattr(error, "ctx", None)
         verb = context.command_path if context else f"dragoman {wanted}" if wanted in VERBS else "dragoman"  # a bare option has no context

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.cli.streams import partial_of
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unwritable
 from dragoman.files import publish
 
 
@@ -39,7 +39,7 @@ def open_attention(path: Path) -> Iterator[AttentionFile]:
         except OSError as error:
             if error.filename not in (None, str(partial)) or isinstance(error, BrokenPipeError):
                 raise
-            raise DragomanError(f"{path}: cannot write: {error.strerror or error}; make room there, or give another file") from None
+            raise DragomanError(unwritable(path, error)) from None
         publish(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)

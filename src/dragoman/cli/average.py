@@ -41,6 +41,8 @@ def _newest(run: Path, last: int) -> list[Path]:
     newest_checkpoint(run)  # or it says what is wrong with that one
     checkpoints = list_checkpoints(run)
     remedy = "give a smaller N, or train longer, with a lower training.evaluate_every or with more training.keep"
+    if not checkpoints:
+        raise DragomanError(f"{run}: no run with a finished checkpoint; give a run folder")
     if len(checkpoints) < last:
         raise DragomanError(f"{run}: --last {last} but the run has {len(checkpoints)}; {remedy}")
     chosen = checkpoints[-last:]

@@ -194,20 +194,21 @@ def _document(comparison: "Comparison", most: int) -> dict[str, Any]:
         "sentence_signature": comparison.sentence_signature,
         "differences": differences,
         "settings": comparison.settings,
+        "making": comparison.making,
     }
 
 
 def _lines(comparison: "Comparison", most: int) -> list[str]:
     from dragoman.cli.evaluation_text import table, text_lines
-    from dragoman.evaluation.pages import score_rows, setting_rows, system_rows
+    from dragoman.evaluation.pages import making_rows, score_rows, setting_rows, system_rows
 
     lines = table(*system_rows(comparison))
     for together in comparison.scores:
         lines += ["", f"{together.measure.label}  {together.signature}", f"    {together.measure.explanation}"]
         lines += table(*score_rows(together))
     lines += ["", "* p below 0.05"]
-    heading, rows = setting_rows(comparison)
-    lines += ["", *table(heading, rows)] if rows else []
+    for heading, rows in (setting_rows(comparison), making_rows(comparison)):
+        lines += ["", *table(heading, rows)] if rows else []
     for number, difference in enumerate(comparison.differences, start=2):
         counts = f"{difference.better:,} better, {difference.worse:,} worse, {difference.equal:,} as good"
         lines += ["", f"{number} beside 1, by chrF of each sentence: {counts}; {difference.same_text:,} the same text"]

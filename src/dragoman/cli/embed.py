@@ -1,5 +1,6 @@
 """``dragoman embed``: a vector for each text."""
 
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_bytes, open_output
 from dragoman.cli.windows import Window, check_files, up_to_fault, windows
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, unwritable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,11 +60,11 @@ def embed(
     if pool not in ("mean", "first", "pooler"):
         raise UsageError(f"--pool {pool}: unknown; choose among mean, first, pooler")
     options = {"pool": pool, "normalize": normalize, "truncate": truncate}
-    with few_of_a_kind(), terminable():
-        _embed(model, texts, output, device, options)
+    with few_of_a_kind(), terminable() as check:
+        _embed(model, texts, output, device, options, check)
 
 
-def _embed(model: Path, files: list[Path], output: Path | None, device: str, options: dict[str, Any]) -> None:
+def _embed(model: Path, files: list[Path], output: Path | None, device: str, options: dict[str, Any], check: Callable[[], None]) -> None:
     from dragoman.bundle import load_bundle
     from dragoman.decoding.embed import embed as vectors_of
     from dragoman.devices import pick_device
@@ -71,6 +72,7 @@ def _embed(model: Path, files: list[Path], output: Path | None, device: str, opt
     bundle = load_bundle(model, device=str(pick_device(device)))
 
     def work(window: Window) -> "Tensor":
+        check()
         return vectors_of(bundle, window.texts, place=window.place, first_line=window.first_line, **options)
 
     parts = chain.from_iterable(up_to_fault(window, work) for window in windows(files))
@@ -101,7 +103,7 @@ def _beside(path: Path) -> Path:
 
 
 def _cannot_write(path: Path, error: OSError) -> DragomanError:
-    return DragomanError(f"{path}: cannot write: {error.strerror or error}; give another file")
+    return DragomanError(unwritable(path, error))
 
 
 def _write_array(path: Path, parts: "list[Tensor]", width: int) -> None:

@@ -180,8 +180,8 @@ def _translated(
     translator = Translator.load(model, **work)
     bundle = translator.bundle
     test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))
-    notify(f"translating {len(test):,} sentences")
     with open_output(output) if output else nullcontext() as stream:
+        notify(f"translating {len(test):,} sentences")
         # A type is chosen on what is translated first, before time is taken.
         system = translating_system(str(model), translator, test, warm_up=work["precision"] == "auto", **search)
         if stream:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.streams import arriving_lines
+from dragoman.cli.streams import arriving_lines, require_input
 from dragoman.data.formats.lines import decode_line, read_lines
 from dragoman.errors import DragomanError, UsageError
 
@@ -60,10 +60,11 @@ def read_hypotheses(path: Path) -> list[str]:
     if str(path) != "-":
         lines = list(read_lines(path))
     else:
+        require_input()
         raw = [line for group in arriving_lines(0, "standard input") for line in group]
         lines = [decode_line(line, "standard input", number) for number, line in enumerate(raw, start=1)]
     if not lines:
-        raise DragomanError(f"{path}: empty; give a text with one translation for each sentence")
+        raise DragomanError(f"{'standard input' if str(path) == '-' else path}: empty; give a text with one translation for each sentence")
     return lines
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.cli import explain_options as ask
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, ModelPath
-from dragoman.cli.streams import open_bytes, open_output, print_json
+from dragoman.cli.streams import open_bytes, open_output, print_json, require_input
 from dragoman.errors import DragomanError, UsageError
 
 if TYPE_CHECKING:
@@ -121,8 +121,9 @@ def _check_stream(html: Path | None, attention: Path | None, other: str) -> None
 def _read(text: str) -> str:
     if text != "-":
         return text
+    require_input()
     try:
-        return sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+        return sys.stdin.buffer.read().decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise DragomanError(f"standard input is not UTF-8 at byte {error.start}; convert it, or give the text as an argument") from None
 

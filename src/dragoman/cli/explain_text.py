@@ -2,6 +2,7 @@
 
 import math
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ _HEADS = 5
 
 def summary(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> str:
     """All of it as lines of text."""
-    lines = [f"text         {_plain(found.source.text)}", f"pieces       {' | '.join(map(_plain, found.source.pieces))}"]
+    labels = _labels(found.source.pieces)
+    lines = [f"text         {_plain(found.source.text)}", f"pieces       {' | '.join(labels)}"]
     if found.beams is not None:
         best = found.beams.candidates[found.chosen]
         scores = f"score {best.hypothesis.score:.4f}, log P {best.hypothesis.log_probability:.4f}, length penalty {best.penalty:.4f}"
@@ -22,7 +24,7 @@ def summary(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> st
     else:
         lines.append(f"log P        {found.target.token_scores.sum():.4f}")
     if found.source.unknown:
-        unknown = ", ".join(_plain(found.source.pieces[place]) for place in found.source.unknown)
+        unknown = ", ".join(labels[place] for place in found.source.unknown)
         lines.append(f"             not in the vocabulary: {unknown}")
     parts = [lines, _tokens(found), _candidates(found), _heads(found), _walk(found, focus, steps)]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -32,15 +34,16 @@ def _tokens(found: "Explanation") -> list[str]:
     from dragoman.explain.answer import piece_of
 
     looked = found.weights("cross")[max(found.layers("cross") - 2, 0)].mean(0) if "cross" in found.kinds else None  # (T, S)
-    target = found.target
+    target, sources = found.target, _labels(found.source.pieces)
     rows = [("token", "p", "rank", "entropy", "looks at" if looked is not None else "", "could have been")]
     columns = zip(
-        target.side.pieces, target.token_scores.tolist(), target.ranks(), target.entropy(), target.top(3), target.side.ids, strict=True
-    )
-    for place, (piece, score, rank, entropy, top, token) in enumerate(columns):
-        at = "" if looked is None else f"{_plain(found.source.pieces[int(looked[place].argmax())])} {looked[place].max():.2f}"
+        _labels(target.side.pieces), target.token_scores.tolist(), target.ranks(), target.entropy(), target.top(3), target.side.ids,
+        strict=True,
+    )  # fmt: skip
+    for place, (label, score, rank, entropy, top, token) in enumerate(columns):
+        at = "" if looked is None else f"{sources[int(looked[place].argmax())]} {looked[place].max():.2f}"
         others = [f"{_plain(piece_of(found.bundle.target_tokenizer, one))} {p:.3f}" for one, p in top if one != token][:2]
-        rows.append((_plain(piece), f"{math.exp(score):.4f}", f"{rank:,}", f"{entropy:.3f}", at, ", ".join(others)))
+        rows.append((label, f"{math.exp(score):.4f}", f"{rank:,}", f"{entropy:.3f}", at, ", ".join(others)))
     lines = _aligned(rows)
     if found.reference is not None:
         ranks = ", ".join(
@@ -92,6 +95,13 @@ def _walk(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> list
 
 def _check(check: "Check") -> tuple[str, str, str, str]:
     return f"{check.model:.6g}", f"{check.recomputed:.6g}", f"{check.difference:.1e}" if check.difference else "0", check.what
+
+
+def _labels(pieces: Sequence[str]) -> list[str]:
+    """Each piece in one line of a terminal, and behind one that recurs its number from 1, which ``--token`` takes: ``a (2)``."""
+    plain = [_plain(piece) for piece in pieces]
+    counts = Counter(plain)
+    return [f"{piece} ({place})" if counts[piece] > 1 else piece for place, piece in enumerate(plain, start=1)]
 
 
 def _plain(piece: str) -> str:

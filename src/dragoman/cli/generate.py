@@ -1,7 +1,7 @@
 """``dragoman generate``: a decoder-only model goes on with a text, as it comes, or with many, in order."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -142,12 +142,12 @@ def _generate(asked: Mapping[str, Any]) -> None:
     from dragoman.decoding.generate import Generator
 
     generator = Generator.load(asked["model"], device=asked["device"], ensemble=ensemble, precision=asked["precision"])
-    with open_output(asked["output"]) as stream, few_of_a_kind(), terminable():
+    with open_output(asked["output"]) as stream, few_of_a_kind(), terminable() as check:
         writer = _Writer(stream, as_json=asked["as_json"], with_prompt=not asked["no_prompt"])
         if single:
-            _one(generator, prompt, options, writer)
+            _one(generator, prompt, options, writer, check)
         else:
-            _lines(generator, files, options, writer)
+            _lines(generator, files, options, writer, check)
     if full := writer.stops["context"]:
         notify(
             f"{full:,} {'text' if full == 1 else 'texts'} ended because the model's {generator.most_positions:,} positions were full; "
@@ -163,19 +163,20 @@ def _options(asked: Mapping[str, Any]) -> "GenerationOptions":
     return GenerationOptions(**values | {"stop": tuple(values["stop"] or ())})
 
 
-def _lines(generator: "Generator", files: list[Path], options: "GenerationOptions", writer: "_Writer") -> None:
+def _lines(generator: "Generator", files: list[Path], options: "GenerationOptions", writer: "_Writer", check: Callable[[], None]) -> None:
     """The continuations of the lines of files."""
 
     def work(window: Window) -> "list[list[Continuation]]":
-        return generator.generate(window.texts, options, place=window.place, first_line=window.first_line)
+        return generator.generate(window.texts, options, place=window.place, first_line=window.first_line, check=check)
 
     for window, answers in chain.from_iterable(up_to_fault(window, work) for window in windows(files)):
         for number, (text, some) in enumerate(zip(window.texts, answers, strict=True), start=window.number):
             writer.write_lines(number, text, some)
         writer.stream.flush()
+        check()
 
 
-def _one(generator: "Generator", prompt: str, options: "GenerationOptions", writer: "_Writer") -> None:
+def _one(generator: "Generator", prompt: str, options: "GenerationOptions", writer: "_Writer", check: Callable[[], None]) -> None:
     """The continuations of a prompt of the command line, the only one as it comes."""
     if options.n > 1 or options.beam or writer.as_json:
         (some,) = generator.generate([prompt], options)
@@ -185,6 +186,7 @@ def _one(generator: "Generator", prompt: str, options: "GenerationOptions", writ
     first = next(parts)  # a prompt that cannot be is refused before anything is printed
     writer.begin(prompt)
     for part in chain([first], parts):
+        check()
         writer.go_on(part)
     writer.end()
 

@@ -114,6 +114,13 @@ def _read_folder(folder: Path, out: Path) -> Found:
         return _found(imported, out, verify)
     from dragoman.interop.huggingface import read_huggingface, verify_import
 
+    if (folder / "run.json").is_file() and (folder / "checkpoints").is_dir():
+        raise DragomanError(f"{folder}: already a run of Dragoman; use it as it is")
+    if not (folder / "config.json").exists():
+        raise DragomanError(
+            f"{folder}: no model of Hugging Face or CTranslate2, for there is no config.json; give the whole folder of a model, or the "
+            "file of one of llama2.c or torch.nn.Transformer"
+        )
     if (folder / "model.safetensors").is_file() and '"format_version"' in _head(folder / "config.json"):
         raise DragomanError(f"{folder}: already a bundle of Dragoman; use it as it is")
     imported = read_huggingface(folder)

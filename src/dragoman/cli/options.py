@@ -1,7 +1,7 @@
 """Options that several verbs share, each with the sentence that ``--help`` prints."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -10,6 +10,23 @@ def more_than_zero(value: float | None) -> float | None:
     """The value of an option; what is not above 0 is refused with the option's name."""
     if value is not None and not value > 0:
         raise typer.BadParameter("must be more than 0")
+    return value
+
+
+def known_products(value: str) -> str:
+    """The value of an option; what is no type of products on any device is refused before anything is loaded. The verb judges auto."""
+    from dragoman.decoding.options import Precision, check_precision_name
+
+    if value != "auto":
+        check_precision_name(value, known=get_args(Precision))
+    return value
+
+
+def known_translation_products(value: str) -> str:
+    """As `known_products`, where auto chooses one."""
+    from dragoman.decoding.options import AskedPrecision, check_precision_name
+
+    check_precision_name(value, known=get_args(AskedPrecision))
     return value
 
 
@@ -81,6 +98,7 @@ Products = Annotated[
     typer.Option(
         "--precision",
         metavar="TYPE",
+        callback=known_products,
         help="Of the matrix products: fp32; bf16; or int8, on a CPU. The last two are faster where the processor has them, change some "
         "outputs, and let lines that are translated together touch each other's a little. auto is for translate and evaluate alone.",
     ),
@@ -90,6 +108,7 @@ TranslationProducts = Annotated[
     typer.Option(
         "--precision",
         metavar="TYPE",
+        callback=known_translation_products,
         help="Of the matrix products: fp32; bf16; int8, on a CPU; or auto. bf16 and int8 are faster where the processor has them, change "
         "some outputs, and let lines that are translated together touch each other's a little. auto takes one of them if it is measured "
         "to be clearly faster here and changes the scores of the first lines by next to nothing, else fp32, and says which.",

@@ -20,7 +20,8 @@ def _length(value: str) -> str:
     try:
         tokens_of(value, 1, name="it")
     except DragomanError as error:
-        raise typer.BadParameter(str(error)) from None
+        shown = value if len(value) <= 40 else f"{value[:40]}…"
+        raise typer.BadParameter(f"{shown}: {str(error).partition(': ')[2]}") from None
     return value
 
 

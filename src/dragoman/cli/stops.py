@@ -1,6 +1,7 @@
 """How long work ends: a training or a translation at a signal, and what is said when a training has ended."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,10 +24,12 @@ class _TerminatedError(DragomanError):
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def terminable() -> Iterator[Callable[[], None]]:
     """SIGTERM while the block runs ends it as Ctrl-C does, so that what was done is recorded and said; status 143.
 
-    After a failure it does nothing more to a process that speaks for a job of torchrun (`_handler_after`).
+    Gives what ends the block if either has come: Python drops an exception that is raised in a finaliser or a weak reference's callback,
+    where the signal may find it, so work that takes long asks now and then. After a failure SIGTERM does nothing more to a process that
+    speaks for a job of torchrun (`_handler_after`).
     """
     received: list[int] = []
 
@@ -34,17 +37,31 @@ def terminable() -> Iterator[None]:
         received.append(number)
         raise KeyboardInterrupt
 
+    def check() -> None:
+        if received:
+            raise KeyboardInterrupt
+
+    def tell(dropped: "sys.UnraisableHookArgs") -> None:
+        if not (received and dropped.exc_type is KeyboardInterrupt):
+            tell_before(dropped)
+
     before = signal.signal(signal.SIGTERM, interrupt)
+    if own_interrupt := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
+        signal.signal(signal.SIGINT, interrupt)
+    tell_before, sys.unraisablehook = sys.unraisablehook, tell
     failed = True
     try:
-        yield
+        yield check
         failed = False
     except KeyboardInterrupt:
-        if received:
+        if received[:1] == [signal.SIGTERM]:
             raise _TerminatedError("terminated") from None
         raise
     finally:
+        sys.unraisablehook = tell_before
         signal.signal(signal.SIGTERM, _handler_after(failed, before))
+        if own_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _handler_after(failed: bool, before: Handler) -> Handler:

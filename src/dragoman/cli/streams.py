@@ -14,7 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unreadable, unwritable
 
 CHUNK_BYTES = 1 << 19
 RECORD_SUFFIX = ".partial.json"
@@ -143,6 +143,12 @@ def notify(sentence: str) -> None:
     logging.getLogger("dragoman").info("%s", sentence)
 
 
+def require_input() -> None:
+    """Raises DragomanError where standard input is closed; the next file that is opened would have its number."""
+    if sys.stdin is None:
+        raise DragomanError("standard input is closed; give a file, or redirect text into the command")
+
+
 def arriving_lines(descriptor: int, place: str) -> Iterator[list[bytes]]:
     """The complete lines, without their LF, that have arrived whenever any have: at most about CHUNK_BYTES at a time, at least one line.
 
@@ -170,7 +176,7 @@ def _read_available(descriptor: int, place: str) -> bytes:
             if not piece or not _ready(descriptor, _BULK_PATIENCE_SECONDS if size >= _BULK_BYTES else 0.0):
                 break
     except OSError as error:
-        raise DragomanError(f"{place}: cannot read: {error.strerror}") from None
+        raise DragomanError(unreadable(place, error)) from None
     return b"".join(pieces)
 
 
@@ -180,7 +186,7 @@ def open_descriptor(path: Path) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError as error:
-        raise DragomanError(f"{path}: cannot read: {error.strerror}") from None
+        raise DragomanError(unreadable(path, error)) from None
     try:
         yield descriptor
     finally:
@@ -211,14 +217,14 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     try:
         stream = partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
-        raise DragomanError(f"{path}: cannot write: {error.strerror}") from None
+        raise DragomanError(unwritable(path, error)) from None
     try:
         with stream:
             yield stream
     except BaseException as error:
         _keep_partial(partial, direct)
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.filename is None:  # of this very stream
-            raise DragomanError(f"{path}: cannot write: {error.strerror or error}; make room there, or give another file") from None
+            raise DragomanError(unwritable(path, error)) from None
         raise
     if not direct:
         os.replace(partial, path)
@@ -233,7 +239,7 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
             yield stream
         os.replace(partial, path)
     except OSError as error:
-        raise DragomanError(f"{path}: cannot write: {error.strerror or error}; give another file") from None
+        raise DragomanError(unwritable(path, error)) from None
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -121,6 +121,8 @@ def _check(asked: Mapping[str, Any]) -> None:
     if asked["scores"] and (asked["as_json"] or asked["n_best"] > 1):
         name = "--json" if asked["as_json"] else "--n-best"
         raise UsageError(f"--scores: the output of {name} has the score anyway; leave --scores out")
+    if str(asked["attention"]) == "-":
+        raise UsageError("--attention -: standard output is for the translations; give a file, such as attention.npz")
     engine = asked["engine"]
     if engine not in ("torch", "ctranslate2"):
         raise UsageError(f"--engine {engine}: unknown; give torch or ctranslate2")
@@ -134,12 +136,13 @@ def _check(asked: Mapping[str, Any]) -> None:
 
 
 def _load(
-    asked: Mapping[str, Any], write: Write, layer: int | None, device: str, attention: "AttentionFile | None", chosen: str = ""
-) -> Work:
+    asked: Mapping[str, Any], write: Write, layer: int | None, device: str, attention: "AttentionFile | None", chosen: str,
+    check: Callable[[], None],
+) -> Work:  # fmt: skip
     """What is done with a window of lines; ``asked`` are the parameters of the command.
 
     ``layer`` is that of the alignments, 0 for the usual one, None for no alignments. ``chosen`` is the precision that the translation was
-    begun with, where that was chosen.
+    begun with, where that was chosen. ``check`` is called before each batch, and may end the work by raising.
     """
     settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator
@@ -161,7 +164,7 @@ def _load(
     def work(window: Window) -> Done:
         window = separated(window, asked["prefix"])
         translations = translator.translate(
-            window.texts, **settings, prefixes=window.prefixes, place=window.place, first_line=window.first_line
+            window.texts, **settings, prefixes=window.prefixes, place=window.place, first_line=window.first_line, check=check
         )
         alignments = _alignments(translator, window, translations, layer)
         stream = StringIO()

@@ -11,14 +11,15 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from dragoman.cli.rounds import Done
 from dragoman.cli.stops import undisturbed
 from dragoman.cli.streams import RECORD_SUFFIX, partial_of
 from dragoman.cli.tally import Tally
 from dragoman.cli.windows import Window
-from dragoman.errors import DragomanError, UsageError
+from dragoman.decoding.options import Precision
+from dragoman.errors import DragomanError, UsageError, unreadable, unwritable
 from dragoman.files import publish, write_file
 
 try:
@@ -30,7 +31,7 @@ _FORMAT = 2
 _KINDS = {name: type(value) for name, value in vars(Tally()).items()} | {
     "chosen": str, "complete": bool, "files": dict, "input": str, "identity": dict,
 }  # fmt: skip
-_CHOSEN = ("", "fp32", "bf16", "int8")  # those of `Precision`, which takes PyTorch to import
+_CHOSEN = ("", *get_args(Precision))
 _CHUNK_BYTES = 1 << 20
 
 
@@ -196,10 +197,10 @@ class Unfinished:
             if record["chosen"] not in _CHOSEN:
                 raise ValueError(f"chosen {record['chosen']!r}")
             return dict(record)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise DragomanError(f"{self.record_path}: cannot read: {error.strerror}") from None
+            raise DragomanError(unreadable(self.record_path, error)) from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DragomanError(
                 f"{self.record_path}: not the record of an unfinished translation, or damaged ({error!r}); remove it or give another -o"
@@ -210,7 +211,7 @@ class Unfinished:
             try:
                 descriptor = os.open(partial_of(path), os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
             except OSError as error:
-                raise DragomanError(f"{path}: cannot write: {error.strerror}") from None
+                raise DragomanError(unwritable(path, error)) from None
             self._files[name] = os.fdopen(descriptor, "r+b", buffering=0)
             self._hold(name, self._files[name], path)
         self._held = True

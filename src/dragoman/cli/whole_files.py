@@ -19,7 +19,7 @@ from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output
 from dragoman.cli.tally import Tally
 from dragoman.cli.unfinished import Unfinished
 from dragoman.cli.windows import Window, check_files, is_stored, total_bytes, windows
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, unreadable
 
 if TYPE_CHECKING:
     from dragoman.cli.attention_file import AttentionFile
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 _HARMLESS = {"model", "files", "output", "resume", "device", "quiet", "attention"}
 """Parameters of the command that change no byte of the output, or are checked by themselves."""
 
-Load = Callable[[str, "AttentionFile | None", str], Work]
-"""Of a device, a file for attention and the precision that was chosen before, if one was, what is done with each window."""
+Load = Callable[[str, "AttentionFile | None", str, Callable[[], None]], Work]
+"""Of a device, a file for attention, the precision that was chosen before, if one was, and what is asked between batches whether to stop:
+what is done with each window."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _sha256(paths: Iterable[Path]) -> str:
             with path.open("rb") as file:
                 digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         except OSError as error:
-            raise DragomanError(f"{path}: cannot read: {error.strerror}") from None
+            raise DragomanError(unreadable(path, error)) from None
     return digest.hexdigest()
 
 
@@ -137,7 +138,7 @@ def _take_part(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, 
     if place.rank == 0:
         _lead(job, identity, load, place)
     elif (start := tell(place, 0)) >= 0:
-        for _ in shared_results(_text(job), load(str(place.device), None, ""), place, start=start):
+        for _ in shared_results(_text(job), load(str(place.device), None, "", _go_on), place, start=start):
             pass
 
 
@@ -146,7 +147,7 @@ def _text(job: Job) -> Iterator[Window]:
 
 
 def _lead(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, place: "Place | None") -> None:
-    with terminable():
+    with terminable() as check:
         sink = _whole_sink(job, identity()) if job.whole else _Stream(job)
         start = sink.tally.lines
         if isinstance(sink, Unfinished) and sink.complete:
@@ -155,7 +156,7 @@ def _lead(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, place
             notify(f"{job.output}: was complete but for its name")
         else:
             try:
-                summary = _write(job, sink, load, place)
+                summary = _write(job, sink, load, place, check)
             except BaseException:
                 if sink.tally.lines > start:
                     sink.tally.report()
@@ -165,23 +166,25 @@ def _lead(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, place
         sink.tally.report()
 
 
-def _write(job: Job, sink: "Unfinished | _Stream", load: Load, place: "Place | None") -> str:
-    """Translates what is left and writes it; returns the summary of a progress that was shown."""
+def _write(job: Job, sink: "Unfinished | _Stream", load: Load, place: "Place | None", check: Callable[[], None]) -> str:
+    """Translates what is left and writes it, unless ``check`` raises; returns the summary of a progress that was shown."""
     with sink.writing(), nullcontext() if job.attention is None else _attention_file(job.attention) as attention:
         start = sink.tally.lines
         _tell(place, start)
-        work = load(job.device if place is None else str(place.device), attention, sink.chosen)
+        work = load(job.device if place is None else str(place.device), attention, sink.chosen, check)
+        check()
         source = sink.skip(_text(job))
         done = results(source, work, start=start) if place is None else shared_results(source, work, place, start=start)
-        progress = _run(done, sink, job)
+        progress = _run(done, sink, job, check)
     return "" if progress is None else progress.summary()
 
 
-def _run(done: Iterator[tuple[Window, Done]], sink: "Unfinished | _Stream", job: Job) -> Progress | None:
+def _run(done: Iterator[tuple[Window, Done]], sink: "Unfinished | _Stream", job: Job, check: Callable[[], None]) -> Progress | None:
     """Writes all that comes, and shows how far it is: of a file, and on a terminal that does not show the translations themselves."""
     if not (job.whole or (sys.stderr is not None and sys.stderr.isatty() and not sys.stdout.isatty())):
         for window, what in done:
             sink.add(window, what)
+            check()
         return None
     progress = Progress(total=total_bytes(job.files), lines=sink.tally.lines, size=sink.tally.size, tokens=sink.tally.tokens)
     logger = logging.getLogger("dragoman")
@@ -190,6 +193,7 @@ def _run(done: Iterator[tuple[Window, Done]], sink: "Unfinished | _Stream", job:
         for window, what in done:
             sink.add(window, what)
             progress.add(lines=len(window.texts), size=window.size, tokens=what.tokens)
+            check()
     finally:
         progress.clear()
         logger.handlers = [each for each in logger.handlers if each is not progress]
@@ -216,6 +220,10 @@ def _tell(place: "Place | None", number: int) -> None:
         from dragoman.ranks import tell
 
         tell(place, number)
+
+
+def _go_on() -> None:
+    """What a process asks that a signal ends at once."""
 
 
 class _Stream:

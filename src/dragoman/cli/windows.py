@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, notify, open_descriptor
+from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, notify, open_descriptor, require_input
 from dragoman.data.formats.lines import COMPRESSED, decode_line, read_lines
 from dragoman.errors import DragomanError, LineError
 
@@ -119,8 +119,7 @@ def _texts(path: Path, place: str) -> Iterator[list[str]]:
 @contextmanager
 def _descriptor(path: Path) -> Iterator[int]:
     if str(path) == "-":
-        if sys.stdin is None:
-            raise DragomanError("standard input is closed; give a file, or redirect text into the command")
+        require_input()
         if sys.stdin.isatty():
             notify("type or paste text, one sentence a line; Ctrl-D ends")
         yield 0

@@ -74,6 +74,8 @@ def _states(
     bundle: Bundle, texts: Sequence[str], *, truncate: bool, batch_tokens: int, place: str, first_line: int
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Batches of similar length: the places of their texts, hidden states (B, T, D), and the mask (B, T), True at tokens."""
+    if not bundle.config.model.single:
+        raise DragomanError("the model is encoder-decoder, and not one that makes vectors of texts: use dragoman translate")
     tokenizer = bundle.source_tokenizer
     decoder = bundle.config.model.architecture == "decoder-only"
     model = bundle.language_model if decoder else bundle.masked_language_model

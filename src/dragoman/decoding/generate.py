@@ -5,7 +5,7 @@ Shapes:  B prompts of a batch   P tokens of the longest prompt
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,13 +138,15 @@ class Generator:
         batch_tokens: int = 16_384,
         place: str = "",
         first_line: int = 1,
+        check: Callable[[], None] = lambda: None,
     ) -> list[list[Continuation]]:
         """The ``n`` continuations of each prompt, in order: as they were drawn, or of beam search the best first, all with text only that
         follows the prompt.
 
         A batch has at most ``batch_tokens`` tokens, prompts and continuations, once for each hypothesis. An empty prompt is the beginning
         of a text. A prompt that leaves no room in the model's positions is refused, or, with ``slide``, cut to its last tokens, and a
-        warning says how many of ``place`` and its line, counted from ``first_line``, are left.
+        warning says how many of ``place`` and its line, counted from ``first_line``, are left. ``check`` is called before each batch, and
+        may end all by raising.
         """
         options = options or GenerationOptions()
         before = f"{place}, " if place else ""
@@ -157,6 +159,7 @@ class Generator:
         found: dict[int, list[Continuation]] = {}
         with evaluation_mode(self.models), torch.inference_mode():
             for batch in batches_of(lengths, batch_tokens=batch_tokens // width):
+                check()
                 some = [given[place] for place in batch]
                 found.update(zip(batch, self._batch(some, options), strict=True))
         for number in range(len(prompts)):

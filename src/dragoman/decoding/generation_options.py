@@ -41,7 +41,7 @@ class GenerationOptions:
                             ("top_p", 0), ("no_repeat_ngram", 0), ("repetition_guard", 0)):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= least):
-                raise UsageError(f"{option(name)}={value}: it must be {least} or more")
+                raise UsageError(f"{option(name)}={value}: it must be {least} or more, and finite")
         for name, most in (("n", MOST_CONTINUATIONS), ("beam", WIDEST_BEAM)):
             if (getattr(self, name) or 0) > most:
                 raise UsageError(f"{option(name)}={getattr(self, name)}: it must be at most {most:,}, or no memory holds them")

@@ -51,7 +51,7 @@ class Glossary:
             place = f"{path}, line {number}"
             sides = [side.strip() for side in line.split("\t")]
             if len(sides) != 2:
-                raise DragomanError(f"{place}: {len(sides) - 1} tabs where a glossary has one: SOURCE<tab>TARGET")
+                raise DragomanError(f"{place}: {len(sides) - 1} tabs where a glossary has one; write SOURCE<tab>TARGET")
             for name, side in zip(("source", "target"), sides, strict=True):
                 if not side:
                     raise DragomanError(f"{place}: the {name} side is empty; write SOURCE<tab>TARGET, or leave the line out")

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -9,6 +10,11 @@ from dragoman.errors import UsageError, option
 
 if TYPE_CHECKING:
     from dragoman.decoding.glossary import Glossary
+
+Precision = Literal["fp32", "bf16", "int8"]
+"""Type of the matrix products: float32, bfloat16, or whole numbers of 8 bits, a scale for each row of a weight and each product's input."""
+AskedPrecision = Literal["auto", "fp32", "bf16", "int8"]
+"""A type, or auto: the fastest whose scores are near float32's (`choose_precision`)."""
 
 GUARD = 24
 """Tokens that must do nothing but repeat before the guard takes it for a loop."""
@@ -102,7 +108,7 @@ class SearchOptions:
 
 def _in_range(name: str, value: float | None, least: float, most: float = math.inf) -> None:
     if value is not None and not (least <= value <= most and math.isfinite(value)):
-        bound = f"between {least} and {most}" if most < math.inf else f"{least} or more"
+        bound = f"between {least} and {most}" if most < math.inf else f"{least} or more, and finite"
         raise UsageError(f"{option(name)}={value}: it must be {bound}")
 
 
@@ -121,3 +127,10 @@ def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:
     if int(length) < 1:
         raise UsageError(f"{name}={length}: it must be at least 1, for the end token counts")
     return int(length)
+
+
+def check_precision_name(precision: str, *, known: Sequence[str]) -> None:
+    """Raise UsageError for a precision that is not one of those ``known``, on whatever device."""
+    if precision not in known:
+        fault = "for translating, whose first texts the choice is checked on" if precision == "auto" else "unknown"
+        raise UsageError(f"{option('precision')}={precision}: {fault}; choose among {', '.join(known)}")

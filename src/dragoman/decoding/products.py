@@ -7,21 +7,19 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.decoding.options import AskedPrecision as AskedPrecision
+from dragoman.decoding.options import Precision as Precision
+from dragoman.decoding.options import check_precision_name
 from dragoman.errors import DragomanError, UsageError, option
 from dragoman.model.embedding import Embedding
 from dragoman.model.layers import FeedForward
 from dragoman.model.linear import ROWS, Linear, product_rows
-
-Precision = Literal["fp32", "bf16", "int8"]
-"""Type of the matrix products: float32, bfloat16, or whole numbers of 8 bits, a scale for each row of a weight and each product's input."""
-AskedPrecision = Literal["auto", "fp32", "bf16", "int8"]
-"""A type, or auto: the fastest whose scores are near float32's (`choose_precision`)."""
 
 FEWEST_NARROW = ROWS // 2
 """Rows from which a product of bf16 is in bfloat16: fewer are faster as they are, in float32."""
@@ -152,9 +150,7 @@ def with_products(module: _Module, precision: Precision) -> _Module:
 
 def check_products(precision: str, device: torch.device, *, known: Sequence[str] = get_args(Precision)) -> None:
     """Raise UsageError for a precision that is not one of those ``known``, or not on that device."""
-    if precision not in known:
-        fault = "for translating, whose first texts the choice is checked on" if precision == "auto" else "unknown"
-        raise UsageError(f"{option('precision')}={precision}: {fault}; choose among {', '.join(known)}")
+    check_precision_name(precision, known=known)
     if precision == "int8" and device.type != "cpu":
         raise UsageError(f"{option('precision')}=int8 is for a CPU and the model is on {device.type}; choose bf16 or fp32")
 

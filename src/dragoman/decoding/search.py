@@ -68,7 +68,7 @@ class Search:
     options: SearchOptions
     spelling: Callable[[], Spelling]
     watch: Watch | None = None
-    check: Check | None = None
+    check: Check = lambda: None
 
     def __call__(self, texts: Sequence[Wanted], batch_tokens: int) -> list[list[Found]]:
         """The n best outputs of each text, in order. What is searched at once has at most ``batch_tokens`` source tokens, once for each
@@ -144,7 +144,7 @@ class Search:
             "rules": self._only_trees(texts, [most for _, most in limits]) or self._rules(texts, [least for least, _ in limits], guard),
         }  # fmt: skip
         options = self.options
-        model = CheckedStep(self.model, [each for each in (check, self.check) if each])
+        model = CheckedStep(self.model, (check, self.check))
         if options.samples_drawn:
             common |= {name: value for name in ("temperature", "top_k", "top_p") if (value := getattr(options, name)) is not None}
             outputs = sample(model, source, source_mask, keys=[self._keys(text) for text in texts], **common)

@@ -51,11 +51,11 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
     """What ``work`` returns for each item, in order; threads take the items in that order, the caller's thread among them.
 
     ``work`` calls its second argument now and then, which ends it once another thread has failed or the caller was interrupted. Raises what
-    failed, of the first item if several did.
+    failed: an interrupt before all else, otherwise what the first of the items that failed raised.
     """
     threads, left, ended = torch.get_num_threads() // workers, count(), threading.Event()
     results: dict[int, Result] = {}
-    failed: dict[int, Exception] = {}
+    failed: dict[int, BaseException] = {}
 
     def check() -> None:
         if ended.is_set():
@@ -68,7 +68,7 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
                 results[place] = work(items[place], check)
             except _EndedError:
                 return
-            except Exception as error:
+            except BaseException as error:
                 failed[place] = error
                 ended.set()
 
@@ -84,7 +84,7 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
         finally:
             _until_done(others)
     if failed:
-        raise failed[min(failed)]
+        raise min(failed.items(), key=lambda each: (isinstance(each[1], Exception), each[0]))[1]
     return [results[place] for place in range(len(items))]
 
 

@@ -137,7 +137,7 @@ class Translator:
         place: str = "",
         first_line: int = 1,
         watch: Watch | None = None,
-        check: Check | None = None,
+        check: Check = lambda: None,
     ) -> list[Translation]:
         """The translation of each text, in order; an empty text, or one of white space, gives an empty one, which misses what ``options``
         require; a warning says that it leaves out its prefix.
@@ -276,7 +276,7 @@ class Translator:
             return search
         with _choosing:
             if self.choice is None:
-                plain = replace(search, n_best=1, max_length=None, options=SearchOptions(), watch=None, check=None)
+                plain = replace(search, n_best=1, max_length=None, options=SearchOptions(), watch=None)
                 self.choice = choose_precision(plain, [replace(text, prefix=Prefix([], {}), terms=()) for text in texts], self._models)
                 _log.info("%s", self.choice)
         return replace(search, model=self._step())  # another thread may have chosen since the search was made

@@ -70,7 +70,8 @@ class Difference:
 class Comparison:
     """Systems on one test set, the first being what the others are compared with.
 
-    ``differences`` holds one for each of the others; ``settings`` those of models that are not the same in all of them.
+    ``differences`` holds one for each of the others; ``settings`` those of models that are not the same in all of them,
+    ``making`` what their bundles say of how they were made, such as the step, the same or not; None where one says nothing of it.
     """
 
     systems: tuple[System, ...]
@@ -80,6 +81,7 @@ class Comparison:
     differences: tuple[Difference, ...]
     sentence_signature: str
     settings: Mapping[str, tuple[Any, ...]]
+    making: Mapping[str, tuple[Any, ...]]
 
 
 def compare_systems(
@@ -114,16 +116,20 @@ def compare_systems(
         differences=tuple(_difference(test, texts[0], columns[0], *other) for other in zip(texts[1:], columns[1:], strict=True)),
         sentence_signature=signature,
         settings=settings_that_differ([system.settings for system in systems]),
+        making=_side_by_side([system.making for system in systems]),
     )
 
 
 def settings_that_differ(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
     """The values of each setting that is not the same in all, by its dotted name; None where a system has no such setting."""
-    flat = [_flat(each) for each in settings]
-    names = dict.fromkeys(name for each in flat for name in each)
-    values = {name: tuple(each.get(name) for each in flat) for name in names}
     known = [bool(each) for each in settings]  # a file of translations has none, which is no difference
-    return {name: row for name, row in values.items() if _several([value for value, has in zip(row, known, strict=True) if has])}
+    rows = _side_by_side([_flat(each) for each in settings])
+    return {name: row for name, row in rows.items() if _several([value for value, has in zip(row, known, strict=True) if has])}
+
+
+def _side_by_side(facts: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    names = dict.fromkeys(name for each in facts for name in each)
+    return {name: tuple(each.get(name) for each in facts) for name in names}
 
 
 def _several(values: Sequence[Any]) -> bool:

@@ -3,8 +3,9 @@
 One file without scripts that fetches nothing. Everything that comes from a text, a file name or a setting is text, whatever it looks like.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from dragoman.evaluation.compare import SIGNIFICANT, Change, Comparison, MeasuredTogether
 from dragoman.evaluation.evaluate import RANKED_BY, Sentence, TestReport
@@ -62,6 +63,9 @@ def comparison_page(comparison: Comparison, *, target: str, most: int) -> str:
     heading, rows = setting_rows(comparison)
     if rows:
         parts += ["<h2>Settings</h2>", _table("Settings that differ", heading, rows)]
+    heading, rows = making_rows(comparison)
+    if rows:
+        parts += ["<h2>Making</h2>", _table("How each was made", heading, rows)]
     parts.append(f"<h2>Sentences</h2>\n<p>By {LABELS[RANKED_BY]} of the sentence: {escaped(comparison.sentence_signature)}</p>")
     for place, difference in enumerate(comparison.differences, start=2):
         counts = [("better", difference.better), ("worse", difference.worse), ("as good", difference.equal)]
@@ -112,9 +116,24 @@ def bucket_rows(report: TestReport, lengths: str, exact: str) -> tuple[list[str]
 
 def setting_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The heading and a row for each setting that differs: its name, and its value in each system."""
+    return _side_by_side("setting", comparison, comparison.settings, str)
+
+
+def making_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The heading and a row for each fact of how the models were made: its name, and its value in each system."""
+    return _side_by_side("made", comparison, {name.replace("_", " "): values for name, values in comparison.making.items()}, _fact)
+
+
+def _side_by_side(
+    title: str, comparison: Comparison, facts: Mapping[str, Sequence[Any]], shown: Callable[[Any], str]
+) -> tuple[list[str], list[list[str]]]:
     numbers = [str(place) for place in range(1, len(comparison.systems) + 1)]
-    rows = [[name, *("–" if value is None else str(value) for value in values)] for name, values in comparison.settings.items()]
-    return ["setting", *numbers], rows
+    rows = [[name, *("–" if value is None else shown(value) for value in values)] for name, values in facts.items()]
+    return [title, *numbers], rows
+
+
+def _fact(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}" if type(value) is int else str(value)
 
 
 def _speed(system: System, sentences: int) -> list[tuple[str, object]]:

@@ -19,14 +19,15 @@ WARM_UP = 8
 class System:
     """Translations in plain text, one for each sentence of a test set.
 
-    Of a model also its settings (and, under ``info``, what its bundle says of its making), its number of parameters, the seconds that
-    translating took (loading not counted), the tokens it said, end tokens included, the sources' tokens that it does not know, and how many
-    translations reached the longest length allowed.
+    Of a model also its settings, what its bundle says of its ``making`` (the step, which checkpoints it is the mean of), its number
+    of parameters, the seconds that translating took (loading not counted), the tokens it said, end tokens included, the sources' tokens
+    that it does not know, and how many translations reached the longest length allowed.
     """
 
     name: str
     texts: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    making: Mapping[str, Any] = field(default_factory=dict)
     parameters: int | None = None
     seconds: float | None = None
     tokens: int | None = None
@@ -34,7 +35,7 @@ class System:
     reached_limit: int | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What is known of it, but its texts and settings."""
+        """What is known of it, but its texts, its settings and its making."""
         names = ("parameters", "seconds", "tokens", "unknown_in_source", "reached_limit")
         return {"name": self.name} | {name: getattr(self, name) for name in names}
 
@@ -80,13 +81,14 @@ def translating_system(
     translations = translate(sources)
     seconds = time.perf_counter() - start
     config, tokenizer = translator.bundle.config, translator.bundle.source_tokenizer
-    settings = config.model_dump(mode="json") | {"info": dict(translator.bundle.info)}
+    settings = config.model_dump(mode="json")
     settings["decoding"] = search_settings(translator, beam=beam, alpha=alpha, max_length=max_length)
     heads = [tokenizer.split_tag(text, place=f"line {number}") for number, text in enumerate(sources, start=1)]
     return System(
         name=name,
         texts=tuple(translation.text for translation in translations),
         settings=settings,
+        making=dict(translator.bundle.info),
         parameters=sum(weight.numel() for weight in translator.bundle.model.parameters()),
         seconds=seconds,
         tokens=sum(len(translation.tokens) for translation in translations),

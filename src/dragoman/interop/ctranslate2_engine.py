@@ -156,7 +156,7 @@ class CTranslate2Engine:
         found: dict[int, list[Found]] = {}
         for places, (_, most), answers in asked:
             some = [texts[place] for place in places]
-            found |= zip(places, self._outputs(search, some, most, [answer.result() for answer in answers]), strict=True)
+            found |= zip(places, self._outputs(search, some, most, [_result(answer, search) for answer in answers]), strict=True)
         left = [place for place, outputs in found.items() if not outputs]
         if left:
             notice = (
@@ -236,6 +236,12 @@ def _ranked(search: Search, outputs: Sequence[_Output], rows: Sequence[tuple[flo
         score = log_probability / length_penalty(len(ids), search.alpha)
         found.append(Found(Hypothesis(ids, log_probability, score, row, limited), "length" if limited else "end"))
     return sorted(found, key=lambda each: -each.hypothesis.score)[: search.n_best]
+
+
+def _result(answer: Any, search: Search) -> Any:
+    """An answer when it has come, unless the search is to end."""
+    search.check()
+    return answer.result()
 
 
 class _Nothing:

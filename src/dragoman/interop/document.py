@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unreadable
 
 ACTIVATIONS = {
     "relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "gelu_fast": "gelu-tanh",
@@ -32,7 +32,7 @@ class Document:
         try:
             values = json.loads(path.read_bytes())
         except OSError as error:
-            raise DragomanError(f"{path}: cannot read it: {error.strerror}") from None
+            raise DragomanError(unreadable(path, error)) from None
         except (ValueError, RecursionError) as error:
             raise DragomanError(f"{path}: not JSON ({error}); use an undamaged copy") from None
         if not isinstance(values, dict):

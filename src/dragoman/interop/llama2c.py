@@ -22,7 +22,7 @@ from torch import Tensor
 from dragoman.bundle import Bundle, assemble_bundle, empty_model
 from dragoman.config import Config, ModelConfig, merge
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unreadable
 from dragoman.interop import transformers
 from dragoman.interop.huggingface import Imported, export_model, verify_weights
 from dragoman.interop.names import Entry, norm, same, take
@@ -179,7 +179,7 @@ def _read_tokenizer(path: Path, entries: int) -> Tokenizer:
                 raise ValueError("it ends early")
             pieces.append(_piece(len(pieces), data[place - size : place].decode(), score))
     except OSError as error:
-        raise DragomanError(f"{path}: cannot read the tokenizer: {error.strerror}") from None
+        raise DragomanError(unreadable(path, error, "cannot read the tokenizer")) from None
     except (ValueError, struct.error) as error:
         raise DragomanError(f"{path}: not a tokenizer of llama2.c, or damaged ({error}); use an undamaged copy") from None
     if len(pieces) != entries or len({piece.text for piece in pieces}) != entries:

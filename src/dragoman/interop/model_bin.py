@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unreadable
 
 NEWEST_VERSION = 6
 """Of the layout: what CTranslate2 4 writes."""
@@ -66,7 +66,7 @@ def read_model_bin(path: Path) -> ModelBin:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DragomanError(f"{path}: cannot read: {error.strerror}") from None
+        raise DragomanError(unreadable(path, error)) from None
     reader = _Reader(path, memoryview(content))
     version = reader.number("I", "the version")
     if version > NEWEST_VERSION:

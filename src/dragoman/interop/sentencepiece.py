@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unreadable
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 _UNIGRAM, _BPE = 1, 2
@@ -50,7 +50,7 @@ class SentencePiece:
             trainer, normalizer = (dict(_fields(next((value for number, value in parts if number == wanted), b""))) for wanted in (2, 3))
             pieces = [_piece(value) for number, value in parts if number == 1]
         except OSError as error:
-            raise DragomanError(f"{path}: cannot read the vocabulary: {error.strerror}") from None
+            raise DragomanError(unreadable(path, error, "cannot read the vocabulary")) from None
         except (ValueError, IndexError, struct.error, TypeError, AttributeError) as error:
             raise DragomanError(f"{path}: not a SentencePiece model, or damaged ({error}); use an undamaged copy") from None
         if not pieces:

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unreadable
 
 _WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 _NESTED = ("model_state_dict", "state_dict", "model")
@@ -44,7 +44,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise DragomanError(f"{path}: cannot read the weights: {error.strerror or error}") from None
+        raise DragomanError(unreadable(path, error, "cannot read the weights")) from None
     except SafetensorError as error:
         raise DragomanError(f"{path} is not a whole safetensors file ({error}); use an undamaged copy") from None
     except Exception as error:  # torch raises many kinds, pickle's own among them
@@ -63,7 +63,8 @@ def _reason(error: Exception) -> str:
             "safetensors, with the program that it comes from"
         )
     first = next(iter(str(error).splitlines()), "")[:200]
-    return f"not a whole file of weights ({type(error).__name__}: {first}); use an undamaged copy"
+    said = "" if type(error).__name__ == "UnpicklingError" else f": {first}"  # which PyTorch says to programmers
+    return f"not a whole file of weights ({type(error).__name__}{said}); use an undamaged copy"
 
 
 def _files_of_index(index: Path) -> list[str]:

@@ -321,7 +321,7 @@ class Engine:
 
 
 def translate_together(
-    model: Model, texts: Sequence[str], ask: Ask, *, batch_tokens: int, watch: Watch | None = None, check: Check | None = None
+    model: Model, texts: Sequence[str], ask: Ask, *, batch_tokens: int, watch: Watch | None = None, check: Check = lambda: None
 ) -> list[Output]:
     """What the command line gives for these lines, but for outputs that go round in a loop: the best that does not, if the beam has one."""
     translator = model.translator

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, unreadable
 
 COMPRESSED = (".gz", ".xz", ".zst")
 CHUNK_BYTES = 1 << 20
@@ -101,7 +101,7 @@ def _read_chunks(path: Path) -> Iterator[bytes]:
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise DragomanError(f"{path}: damaged, or not a {path.suffix} file ({error}); fetch or write it again") from None
     except OSError as error:
-        raise DragomanError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise DragomanError(unreadable(path, error)) from None
 
 
 def _chunks(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:

@@ -52,7 +52,7 @@ def corpus_files(spec: str, source: str, target: str) -> list[Path]:
     elif "," in spec:
         candidates = [[Path(name)] for name in spec.split(",")]
         if len(candidates) != 2:
-            raise DragomanError(f"{spec}: expected two files, SOURCE_FILE,TARGET_FILE, but these are {len(candidates)}")
+            raise DragomanError(f"{spec}: {len(candidates)} files with commas between them; give two, SOURCE_FILE,TARGET_FILE")
     else:
         candidates = [[Path(f"{spec}.{language}{suffix}") for suffix in ("", *COMPRESSED)] for language in (source, target)]
     found = [next((path for path in names if path.is_file()), None) for names in candidates]

@@ -1,0 +1,94 @@
+"""A signal that comes while Python calls back for a weak reference: what its handler raises is dropped there, and the work stops anyway."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import dragoman, environment, tiny_bundle
+from dragoman.bundle import save_bundle
+from language_models import random_bundle
+
+GPT = {"architecture": "decoder-only"}
+LINES = ["ona bek", "tilu", "rem sova kip dal", "kip", "bek bek rem", "ona"]
+PROGRAM = """
+import signal, sys, weakref
+from dragoman.cli import main, windows
+from dragoman.decoding import generate, search
+
+number, window, arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+windows.WINDOW_LINES = window
+for module in (generate, search):
+    module.batches_of = lambda lengths, **_: [[place] for place in range(len(lengths))]
+
+class Thing: pass
+
+calls = 0
+def signalled(batch):
+    def work(self, texts, *rest):
+        global calls
+        calls += 1
+        if calls == 3:
+            thing = Thing()
+            reference = weakref.ref(thing, lambda _: signal.raise_signal(number))
+            del thing
+        return batch(self, texts, *rest)
+    return work
+
+for kind in (search.Search, generate.Generator):
+    kind._batch = signalled(kind._batch)
+status = main(arguments)
+assert calls == 3, calls
+sys.exit(status)
+"""
+
+
+def signalled(number: int, *arguments: str | Path, window: int, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command with one line a batch, whose third meets the signal where its exception is lost."""
+    command = [sys.executable, "-c", PROGRAM, str(number), str(window), *map(str, arguments), "--device", "cpu"]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=environment(), cwd=folder)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    """A folder with a model and six lines of text."""
+    tiny_bundle(tmp_path / "model")
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
+@pytest.mark.parametrize("way", [(), ("--sample",)])
+def test_a_file_stops_within_a_batch_and_goes_on(number: int, status: int, word: str, way: tuple[str, ...], desk: Path) -> None:
+    done = signalled(number, "translate", "model", "text", "-o", "out", *way, window=2, folder=desk)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.splitlines() == [
+        f"dragoman: warning: {desk / 'out.partial'}: holds the first 2 lines; the same command with --resume goes on from there",
+        f"dragoman: {word}",
+    ]
+    assert dragoman("translate", "model", "text", "-o", "out", "--device", "cpu", "--resume", *way, folder=desk).returncode == 0
+    whole = dragoman("translate", "model", "text", "--device", "cpu", *way, folder=desk)
+    assert (desk / "out").read_bytes() == whole.stdout
+    assert whole.stdout.count(b"\n") == len(LINES)
+
+
+def test_a_window_that_is_done_is_written_and_no_other_is_begun(desk: Path) -> None:
+    done = signalled(signal.SIGTERM, "translate", "model", "text", window=3, folder=desk)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (143, 3, "dragoman: terminated\n")
+
+
+def test_a_generator_stops_too(desk: Path) -> None:
+    save_bundle(random_bundle(GPT), desk / "gpt")
+    done = signalled(signal.SIGTERM, "generate", "gpt", "--file", "text", "--max-tokens", "4", window=4, folder=desk)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "dragoman: terminated\n")
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored(desk: Path) -> None:
+    """As for a command in the background of a shell script."""
+    program = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    inner = [sys.executable, "-c", PROGRAM.replace("calls == 3, calls", "calls == 6"), str(int(signal.SIGINT)), "2"]
+    command = [sys.executable, "-c", program, *inner, "translate", "model", "text", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, timeout=120, env=environment(), cwd=desk, check=True)
+    assert done.stdout.count(b"\n") == len(LINES)

@@ -1,0 +1,81 @@
+"""Files that options name and that the system does not let be read or written: one line with the place, the cause and the remedy."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from command_line import tiny_bundle
+from dragoman.bundle import save_bundle
+from dragoman.cli import main
+from dragoman.errors import unreadable, unwritable
+from language_models import random_bundle
+
+NAMES, FOLDER = "; check its name", "; give a file, for this is a folder"
+NOWHERE = "; make its folder first, or give another file"
+TRANSLATE, HYPOTHESES = ["translate", "model", "text"], ["evaluate", "--hypotheses", "text"]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with models, a text, and a folder where a file should be."""
+    monkeypatch.chdir(tmp_path)
+    tiny_bundle(tmp_path / "model")
+    save_bundle(random_bundle({"architecture": "decoder-only"}), tmp_path / "gpt")
+    for name in ("text", "t.aa", "t.bb"):
+        Path(name).write_text("ona bek\ntilu\n", encoding="utf-8")
+    Path("folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place", "remedy"),
+    [
+        ([*TRANSLATE, "--glossary", "none.tsv"], "none.tsv", NAMES),
+        ([*TRANSLATE, "--glossary", "text/none.tsv"], "text/none.tsv", "; check its name, for a part of it is a file and no folder"),
+        ([*TRANSLATE, "--glossary", "folder"], "folder", FOLDER),
+        ([*TRANSLATE, "--prefix", "none"], "none", "; give --prefix a file with a line for each line of the text, or the word column"),
+        ([*TRANSLATE, "--prefix", "folder"], "folder", FOLDER),
+        (["translate", "model", "none"], "none", "; give text files, or - for standard input"),
+        (["translate", "model", "folder"], "folder", FOLDER),
+        ([*TRANSLATE, "-o", "none/out"], "none/out", NOWHERE),
+        ([*TRANSLATE, "-o", "text/out"], "text/out", "; give another name, for a part of it is a file and no folder"),
+        ([*TRANSLATE, "-o", "out", "--align", "none/links"], "none/links", NOWHERE),
+        ([*TRANSLATE, "--align", "none/links"], "none/links", NOWHERE),
+        ([*TRANSLATE, "--attention", "none/a.npz"], "none/a.npz", NOWHERE),
+        ([*TRANSLATE, "--ensemble", "none"], "none", "; give a run folder, a checkpoint folder or a bundle"),
+        ([*HYPOTHESES, "--reference", "none"], "none", NAMES),
+        ([*HYPOTHESES, "--reference", "folder"], "folder", FOLDER),
+        (["evaluate", "--hypotheses", "none", "--reference", "text"], "none", NAMES),
+        ([*HYPOTHESES, "--reference", "text", "--html", "none/page.html"], "none/page.html", NOWHERE),
+        (["evaluate", "model", "--test", "t", "-o", "none/out"], "none/out", NOWHERE),
+        (["compare", "text", "folder", "--test", "t"], "folder", "; give another folder"),
+        (["compare", "text", "text", "--reference", "none"], "none", NAMES),
+        (["score", "model", "--test", "none"], "none", "; give a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE"),
+        (["score", "gpt", "--test", "folder"], "folder", "; the model is decoder-only, so give text files, one text a line"),
+        (["generate", "gpt", "--file", "folder"], "folder", FOLDER),
+        (["generate", "gpt", "ona", "-o", "none/out"], "none/out", NOWHERE),
+        (["explain", "model", "ona", "--html", "none/page.html"], "none/page.html", NOWHERE),
+        (["explain", "model", "ona", "--tensor", "encoder.0.self.scores", "--npy", "none/a.npy"], "none/a.npy", NOWHERE),
+    ],
+)
+def test_a_file_that_cannot_be_is_told_with_its_remedy(
+    arguments: list[str], place: str, remedy: str, desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) in (1, 2)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1), err
+    assert err.startswith("dragoman: ")
+    assert f"{place}: " in err or f"{desk / place}: " in err
+    assert remedy in err
+
+
+@pytest.mark.parametrize("sentence", [unreadable, unwritable])
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.ENOSPC, errno.EIO, errno.ENAMETOOLONG])
+def test_every_cause_has_a_remedy(sentence: Callable[[str, OSError], str], number: int) -> None:
+    place, cause = sentence("a.txt", OSError(number, os.strerror(number))).split("; ")
+    assert place.startswith("a.txt: cannot ")
+    assert place.endswith(f": {os.strerror(number)}")
+    assert cause
