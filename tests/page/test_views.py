@@ -99,7 +99,7 @@ def test_heads_are_joined_and_the_end_left_out(page: Any, found: Explanation) ->
     show(page, "attention", "&kind=encoder&layer=1&head=max&token=2")
     assert shares(cells(page, "encoder, layer 1"), 1) == pytest.approx(weights[:, 1].max(0), abs=5.1e-5)
     page.check("#a-drop")
-    page.wait_for_function("() => document.querySelector('#attention .two > :last-child tbody tr:last-child td').innerText.trim() === '0.0000'")
+    page.wait_for_function("() => document.querySelector('#attention .two > :last-child tr:last-child td').innerText.trim() === '0.0000'")
     kept = weights[:, 1, :-1] / weights[:, 1, :-1].sum(-1, keepdims=True)
     rows = cells(page, "encoder, layer 1")
     assert shares(rows, 1)[:-1] == pytest.approx(kept.max(0), abs=5.1e-5)

@@ -204,7 +204,7 @@ class Explanation:
             for each in beams.candidates
         ]
         tree = beams.record(tokenizer)
-        tables = {"candidates": candidates_table(beams, [each["why"] for each in candidates]), "tree": tree_table(tree)}
+        tables = {"candidates": candidates_table(beams, [str(each["why"]) for each in candidates]), "tree": tree_table(tree)}
         found = {"beam": beams.beam, "alpha": beams.alpha, "candidates": candidates, "chosen": self.chosen}
         return {**found, "beam_tree": tree, "tables": tables}
 
