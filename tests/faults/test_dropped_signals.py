@@ -18,7 +18,7 @@ import signal, sys, weakref
 from dragoman.cli import main, windows
 from dragoman.decoding import generate, search
 
-number, window, arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+number, window, late, arguments = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "late", sys.argv[4:]
 windows.WINDOW_LINES = window
 for module in (generate, search):
     module.batches_of = lambda lengths, **_: [[place] for place in range(len(lengths))]
@@ -30,11 +30,12 @@ def signalled(batch):
     def work(self, texts, *rest):
         global calls
         calls += 1
+        found = batch(self, texts, *rest) if late else None
         if calls == 3:
             thing = Thing()
             reference = weakref.ref(thing, lambda _: signal.raise_signal(number))
             del thing
-        return batch(self, texts, *rest)
+        return found or batch(self, texts, *rest)
     return work
 
 for kind in (search.Search, generate.Generator):
@@ -45,9 +46,10 @@ sys.exit(status)
 """
 
 
-def signalled(number: int, *arguments: str | Path, window: int, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command with one line a batch, whose third meets the signal where its exception is lost."""
-    command = [sys.executable, "-c", PROGRAM, str(number), str(window), *map(str, arguments), "--device", "cpu"]
+def signalled(number: int, *arguments: str | Path, window: int, folder: Path, late: bool = False) -> subprocess.CompletedProcess[str]:
+    """The command with one line a batch; at the beginning of the third, or ``late`` at its end, a signal comes where its exception is lost."""
+    when = "late" if late else "early"
+    command = [sys.executable, "-c", PROGRAM, str(number), str(window), when, *map(str, arguments), "--device", "cpu"]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=environment(), cwd=folder)
 
 
@@ -61,7 +63,7 @@ def desk(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
 @pytest.mark.parametrize("way", [(), ("--sample",)])
-def test_a_file_stops_within_a_batch_and_goes_on(number: int, status: int, word: str, way: tuple[str, ...], desk: Path) -> None:
+def test_a_file_stops_within_a_step_and_goes_on(number: int, status: int, word: str, way: tuple[str, ...], desk: Path) -> None:
     done = signalled(number, "translate", "model", "text", "-o", "out", *way, window=2, folder=desk)
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.splitlines() == [
@@ -75,7 +77,7 @@ def test_a_file_stops_within_a_batch_and_goes_on(number: int, status: int, word:
 
 
 def test_a_window_that_is_done_is_written_and_no_other_is_begun(desk: Path) -> None:
-    done = signalled(signal.SIGTERM, "translate", "model", "text", window=3, folder=desk)
+    done = signalled(signal.SIGTERM, "translate", "model", "text", window=3, folder=desk, late=True)
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (143, 3, "dragoman: terminated\n")
 
 
@@ -88,7 +90,7 @@ def test_a_generator_stops_too(desk: Path) -> None:
 def test_ctrl_c_that_is_ignored_stays_ignored(desk: Path) -> None:
     """As for a command in the background of a shell script."""
     program = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    inner = [sys.executable, "-c", PROGRAM.replace("calls == 3, calls", "calls == 6"), str(int(signal.SIGINT)), "2"]
+    inner = [sys.executable, "-c", PROGRAM.replace("calls == 3, calls", "calls == 6"), str(int(signal.SIGINT)), "2", "early"]
     command = [sys.executable, "-c", program, *inner, "translate", "model", "text", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, timeout=120, env=environment(), cwd=desk, check=True)
     assert done.stdout.count(b"\n") == len(LINES)

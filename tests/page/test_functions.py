@@ -3,6 +3,7 @@
 import struct
 from base64 import b64encode
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,16 +77,15 @@ def test_an_address_is_read_and_written(modules: Any) -> None:
     assert module(modules, "main", "return m.placeIn(a).view", "#view=secret") == "translate"
 
 
-def test_every_pair_and_every_model_can_be_chosen(modules: Any) -> None:
-    models = [
-        {"run": "first", "pairs": [{"source": "en", "target": "de"}]},
-        {"run": "second", "pairs": [{"source": "de", "target": "fr"}]},
-        {"run": "third", "pairs": [], "architecture": "decoder-only"},
-    ]
-    names = {"en": "English", "de": "German", "fr": "French"}
-    targets = {"en": ["de", "fr"], "de": ["fr"], "fr": []}
-    languages = [{"code": code, "name": name, "targets": targets[code]} for code, name in names.items()]
-    assert module(modules, "main", "return m.choices(...a)", [models, languages]) == [
+def test_every_pair_and_every_model_can_be_chosen() -> None:
+    from dragoman.serve.models import Models
+
+    def named(name: str, *pairs: tuple[str, str]) -> Any:
+        config = SimpleNamespace(model=SimpleNamespace(architecture="decoder-only"))
+        return SimpleNamespace(name=name, place=SimpleNamespace(pairs=pairs), bundle=SimpleNamespace(config=config))
+
+    models = Models([named("first", ("en", "de")), named("second", ("de", "fr"))], others=[named("third")])
+    assert models.choices() == [
         {"label": "English → German", "run": "first", "pair": {"source": "en", "target": "de"}},
         {"label": "German → French", "run": "second", "pair": {"source": "de", "target": "fr"}},
         {"label": "English → French, through a third", "run": None, "pair": {"source": "en", "target": "fr"}},

@@ -81,7 +81,7 @@ def test_what_is_said_of_a_model_follows_the_server(open_page: Opens, toy: Path)
     with serving(toy, device="cpu") as client:
         page = open_page(client=client)
         newer = client.get("/api/v1/models").json
-        newer["models"][0]["step"] = 12345
+        newer["models"][0]["said"] = newer["models"][0]["said"].replace("step 4,", "step 12,345,")
         page.route("**/api/v1/models", lambda route: route.fulfill(json=newer))
         page.fill("#text", TEXT)
         page.click("button.main")
@@ -98,13 +98,14 @@ def test_a_model_that_a_server_no_longer_has_stays_chosen_and_is_said_to_be_gone
         here = client.get("/api/v1/models").json
         (model,) = here["models"]
         other = model | {"run": "other", "pairs": [{"source": "fr", "target": "de"}]}
-        gone = here | {"models": [other], "languages": []}
+        choice = {"label": "French → German", "run": "other", "pair": {"source": "fr", "target": "de"}}
+        gone = here | {"models": [other], "choices": [choice]}
         shown = "labels => String(labels) === String([...document.getElementById('model').options].map((option) => option.label))"
         listed = [gone, gone | {"models": [other | {"step": 5}]}, here]
         page.route("**/api/v1/models", lambda route: route.fulfill(json=listed.pop(0)))
         page.fill("#text", TEXT)
         before = page.locator("#model option").first.inner_text()
-        for labels in (["fr → de", f"{before}, no longer served"],) * 2 + ([before],):
+        for labels in (["French → German", f"{before}, no longer served"],) * 2 + ([before],):
             with page.expect_response("**/api/v1/models"):  # asked for when the translation is there
                 page.click("button.main")
             page.wait_for_function(shown, arg=labels)

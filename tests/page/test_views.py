@@ -11,7 +11,6 @@ import pytest
 
 from dragoman.bundle import load_bundle, resolve_model
 from dragoman.explain.answer import Explanation, explain
-from dragoman.explain.steps import focus_on
 from explained import explained, walked
 from page_browser import TEXT, TRAINING, faults_of, module, translate, write_run
 from serving import Client
@@ -100,7 +99,7 @@ def test_heads_are_joined_and_the_end_left_out(page: Any, found: Explanation) ->
     show(page, "attention", "&kind=encoder&layer=1&head=max&token=2")
     assert shares(cells(page, "encoder, layer 1"), 1) == pytest.approx(weights[:, 1].max(0), abs=5.1e-5)
     page.check("#a-drop")
-    page.wait_for_function("() => document.querySelector('#attention tbody tr:last-child td').innerText.trim() === '0.0000'")
+    page.wait_for_function("() => document.querySelector('#attention .two > :last-child tr:last-child td').innerText.trim() === '0.0000'")
     kept = weights[:, 1, :-1] / weights[:, 1, :-1].sum(-1, keepdims=True)
     rows = cells(page, "encoder, layer 1")
     assert shares(rows, 1)[:-1] == pytest.approx(kept.max(0), abs=5.1e-5)
@@ -313,28 +312,22 @@ def test_what_departs_from_the_paper_is_computed_again_too(page: Any, name: str)
     """Norms first, DeepNorm, RMSNorm, rotary and learned positions, shared keys, no biases, models of one text."""
     found = explained(name)
     steps = [step.record() for step in walked(name)]
-    tensors = {
-        each for step in steps for each in (step["tensor"], *step["given"].values()) if isinstance(each, str) and each in found.trace
-    }
-    tensors |= {each.replace("weights", "blocked") for each in tensors if each.replace("weights", "blocked") in found.trace}
+    parts = [part for step in steps for each in step["again"] for part in (*each["of"], each["model"])]
+    tensors = {part["tensor"] for part in parts if isinstance(part, dict)}
     again = module(
         page,
         "numbers",
         """const {unpackFloats} = await import(new URL('web/js/api.js', location.href));
-        const flat = (value) => value?.f32 ? [...unpackFloats(value.f32)] : value;
-        const ask = async (name, {index: [head] = [0], rows = ''} = {}) => {
+        const ask = async (name, {index: [head] = [0], rows, cols}) => {
           const {shape, f32} = a.tensors[name], values = unpackFloats(f32), size = shape.at(-1) * shape.at(-2);
           const [from, to] = rows ? rows.split(':').map((row) => row * shape.at(-1)) : [head * size, (head + 1) * size];
-          return {shape: shape.slice(-2), values: shape.length > 1 ? values.subarray(from, to) : values};
+          const asked = shape.length > 1 ? values.subarray(from, to) : values;
+          return {shape: shape.slice(-2), values: cols ? asked.subarray(...cols.split(':')) : asked};
         };
-        return Promise.all(a.steps.map((step) => m.recomputed(
-          {...step, given: Object.fromEntries(Object.entries(step.given).map(([name, value]) => [name, flat(value)]))},
-          {explanation: a.explanation, focus: a.focus, ask})));""",
+        return Promise.all(a.steps.map((step) => m.recomputed(step, ask)));""",
         {
             "steps": steps,
             "tensors": {each: found.slice_of(each) for each in tensors},
-            "explanation": found.record(kinds=[]),
-            "focus": vars(focus_on(found, layer=2, head=2)),
         },
     )
     checks = {step["number"]: each for step, each in zip(steps, again, strict=True)}

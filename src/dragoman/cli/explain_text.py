@@ -56,12 +56,10 @@ def _tokens(found: "Explanation") -> list[str]:
 def _candidates(found: "Explanation") -> list[str]:
     if found.beams is None or len(found.beams.candidates) == 1:
         return []
-    from dragoman.explain.page_search import why_behind
-
     rows = [("", "score", "log P", "translation", "")]
     for rank, each in enumerate(found.beams.candidates, start=1):
         scores = (f"{each.hypothesis.score:.4f}", f"{each.hypothesis.log_probability:.4f}")
-        rows.append((str(rank), *scores, _plain(each.text), why_behind(found, found.beams, each)))
+        rows.append((str(rank), *scores, _plain(each.text), found.beams.why_behind(each, found.bundle.target_tokenizer)))
     return _aligned(rows)
 
 

@@ -142,7 +142,7 @@ def _load(
     """What is done with a window of lines; ``asked`` are the parameters of the command.
 
     ``layer`` is that of the alignments, 0 for the usual one, None for no alignments. ``chosen`` is the precision that the translation was
-    begun with, where that was chosen. ``check`` is called before each batch, and may end the work by raising.
+    begun with, where that was chosen. ``check`` is called before each step, and may end the work by raising.
     """
     settings = {name: asked[name] for name in ("beam", "alpha", "n_best", "max_length")} | {"options": ask.search_options(asked)}
     from dragoman.decoding.translate import Translator

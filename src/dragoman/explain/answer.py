@@ -24,6 +24,7 @@ from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError, UsageError
 from dragoman.explain.beams import BeamRecord, search_beams
 from dragoman.explain.record import Trace, modules_of, parameters_of, plain_copy, recording
+from dragoman.explain.words import candidates_table, kind_words, reference_table, reference_words, token_words, tree_table
 from dragoman.model import LanguageModel, MaskedLanguageModel, Transformer
 
 Weights = NDArray[np.float32]
@@ -87,9 +88,12 @@ class ScoredTarget:
         """As JSON, a record for each token."""
         columns = zip(self.side.pieces, self.token_scores.tolist(), self.entropy(), self.ranks(), self.top(count), strict=True)
         return [
-            {"piece": piece, "logprob": score, "entropy": entropy, "rank": rank, "top": [[piece_of(tokenizer, one), p] for one, p in top]}
-            for piece, score, entropy, rank, top in columns
-        ]
+            {
+                "piece": piece, "logprob": score, "entropy": entropy, "rank": rank,
+                "top": [[piece_of(tokenizer, one), p] for one, p in top], "said": token_words(number, piece, score, rank, entropy),
+            }
+            for number, (piece, score, entropy, rank, top) in enumerate(columns, start=1)
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,6 @@ class Explanation:
         """As JSON: numbers of pictures in 8 bits, for all others there is `slice_of`."""
         config, tokenizer = self.bundle.config, self.bundle.target_tokenizer
         model = config.model
-        reference = self.reference
         return {
             "model": {
                 "architecture": model.architecture, "languages": [config.data.source, config.data.target],
@@ -158,13 +161,27 @@ class Explanation:
             "source": self.source.record(),
             "target": self.target.side.record(),
             "read": list(self.read),
+            "kinds": {kind: self._kind(kind) for kind in self.kinds},
             **self._search(),
             "steps": self.target.steps(tokenizer, top_k),
-            "reference": None if reference is None else {**reference.side.record(), "steps": reference.steps(tokenizer, top_k)},
+            "reference": None if self.reference is None else self._reference(self.reference, top_k),
             "attention": {kind: eight_bits(self.weights(kind)) for kind in (self.kinds if kinds is None else kinds)},
             "walk": self.names(),
             "timing_ms": {name: round(value, 3) for name, value in self.timing_ms.items()},
         }  # fmt: skip
+
+    def _kind(self, kind: str) -> dict[str, Any]:
+        """As JSON: of a kind of attention its rows and columns, the columns where heads rest that look for nothing, and its tensors."""
+        (stack, name), keys = KINDS[kind], self.keys(kind)
+        rests = [0] if kind == "decoder" else [len(keys) - 1] if self.beams is not None else [0, len(keys) - 1]
+        places = {"queries": self.queries(kind), "keys": keys, "rests": rests, "tensor": f"{stack}.%.{name}.weights"}
+        return {**kind_words(kind, single=self.beams is None), **places}
+
+    def _reference(self, reference: ScoredTarget, top_k: int) -> dict[str, Any]:
+        """As JSON, with what is to be said of it beside each token of the target."""
+        steps = reference.steps(self.bundle.target_tokenizer, top_k)
+        said = reference_words(self.target.side.pieces, steps)
+        return {**reference.side.record(), "steps": steps, "table": reference_table(reference.side.text, steps), "said": said}
 
     def _search(self) -> dict[str, Any]:
         """As JSON; nothing of a model that does not translate."""
@@ -182,26 +199,26 @@ class Explanation:
                 "stop": each.stop,
                 "path": list(each.path),
                 "behind_from": each.behind_from,
+                "why": beams.why_behind(each, tokenizer),
             }
             for each in beams.candidates
         ]
         tree = beams.record(tokenizer)
-        return {"beam": beams.beam, "alpha": beams.alpha, "candidates": candidates, "chosen": self.chosen, "beam_tree": tree}
+        tables = {"candidates": candidates_table(beams, [str(each["why"]) for each in candidates]), "tree": tree_table(tree)}
+        found = {"beam": beams.beam, "alpha": beams.alpha, "candidates": candidates, "chosen": self.chosen}
+        return {**found, "beam_tree": tree, "tables": tables}
 
     def names(self) -> list[dict[str, Any]]:
         """Every tensor of the pass that a tagged line made, with its shape, its place in the paper and the line."""
         lines = ((name, recorded.line) for name, recorded in self.trace.items())
         return [
             {
-                "name": name,
-                "eq": line.place.strip("()"),
-                "file": line.file,
-                "line": line.number,
+                "name": name, "eq": line.place.strip("()"), "file": line.file, "line": line.number,
                 "shape": list(self.trace.array(name).shape),
             }
             for name, line in lines
             if line is not None
-        ]
+        ]  # fmt: skip
 
     def array(self, name: str) -> NDArray[Any]:
         """The numbers of a name of the trace, of all layers of a kind of attention, or of a weight of the model.

@@ -79,6 +79,23 @@ class BeamRecord:
             for number, step in enumerate(self.tree)
         ]
 
+    def why_behind(self, candidate: Candidate, tokenizer: Tokenizer) -> str:
+        """Why a candidate is behind the best, in words."""
+        best, at = self.candidates[0], candidate.behind_from
+        if candidate is best:
+            return "it is the first"
+        if at is None:
+            longer = len(candidate.path) > len(best.path)
+            return f"it is more probable, but {'longer' if longer else 'shorter'}: the length penalty decides"
+        own, first = (self._so_far(each, at) for each in (candidate, best))
+        piece = tokenizer.token(candidate.hypothesis.tokens[at])
+        return f"it fell behind at token {at + 1}, “{piece.strip() or piece}”: log P so far {own:.2f}, of the first {first:.2f}"
+
+    def _so_far(self, candidate: Candidate, at: int) -> float:
+        """log P up to a token; a shorter one has all of its sum by then."""
+        step = min(at, len(candidate.path) - 1)
+        return self.tree[step][candidate.path[step]].total
+
 
 def search_beams(
     bundle: Bundle,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from dragoman.explain.answer import Explanation, ScoredTarget, piece_of
 from dragoman.explain.attention import shown_piece, text_width
-from dragoman.explain.beams import BeamRecord, Candidate
+from dragoman.explain.beams import BeamRecord
 from dragoman.html import escaped, table
 
 _BOX, _LINE, _LETTERS = 96, 24, 13
@@ -41,24 +41,12 @@ def candidates(found: Explanation, beams: BeamRecord) -> str:
             f"{each.hypothesis.log_probability:.4f}",
             f"{each.penalty:.4f}",
             len(each.hypothesis.tokens),
-            why_behind(found, beams, each),
+            beams.why_behind(each, found.bundle.target_tokenizer),
         )
         for rank, each in enumerate(beams.candidates, start=1)
     ]
     heading = ("rank", "text", "score", "log P", "lp", "tokens", "")
     return table(f"Finished hypotheses, score = log P / lp, α = {beams.alpha:g}", heading, rows, written=True)
-
-
-def why_behind(found: Explanation, beams: BeamRecord, candidate: Candidate) -> str:
-    """Why a candidate is behind the best, in words."""
-    best = beams.candidates[0]
-    if candidate is best:
-        return "the best"
-    if candidate.behind_from is None:
-        longer = len(candidate.hypothesis.tokens) > len(best.hypothesis.tokens)
-        return f"more probable, but {'longer' if longer else 'shorter'}: the length penalty decides"
-    piece = found.bundle.target_tokenizer.token(candidate.hypothesis.tokens[candidate.behind_from])
-    return f"less probable from token {candidate.behind_from + 1} on, {shown_piece(piece)!r}"
 
 
 def tree_svg(found: Explanation, beams: BeamRecord) -> str:

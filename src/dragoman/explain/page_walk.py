@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from dragoman.explain.page_search import bar
-from dragoman.explain.record import Line
 from dragoman.explain.steps import Check, Step, Table
 from dragoman.html import escaped, number
 
@@ -16,7 +15,6 @@ def walk_html(steps: Iterable[Step]) -> str:
 
 def step_html(step: Step) -> str:
     """One step: words and equation, the numbers, the lines that computed them, and how to have them."""
-    place = f"Section {step.section}" + (f", equation ({step.equation})" if step.equation else "")
     tables = "\n".join(map(_table, step.tables))
     checks = "".join(map(_check, step.checks))
     command = (
@@ -24,9 +22,9 @@ def step_html(step: Step) -> str:
     )
     return (
         f'<article class="step" id="step-{step.number}">\n<h3><span class="number">{step.number}</span> {escaped(step.title)} '
-        f'<small>{escaped(place)}</small></h3>\n<div class="sides"><div>\n<p>{escaped(step.prose)}</p>\n{step.mathml}\n'
+        f'<small>{escaped(step.place)}</small></h3>\n<div class="sides"><div>\n<p>{escaped(step.prose)}</p>\n{step.mathml}\n'
         f'<ul class="checks">{checks}</ul>\n{step.picture}\n</div>\n<div>{tables}</div></div>\n'
-        f"{sources_html(step.lines)}\n{command}\n</article>"
+        f"{sources_html(step)}\n{command}\n</article>"
     )
 
 
@@ -68,19 +66,14 @@ def value_text(value: float) -> str:
     return f"{value:.4f}"
 
 
-def sources_html(lines: Sequence[Line]) -> str:
+def sources_html(step: Step) -> str:
     """The lines that computed it, marked, between those around them, as they are installed."""
-    return "\n".join(_source(file, [line for line in lines if line.file == file]) for file in dict.fromkeys(line.file for line in lines))
+    return "\n".join(_source(title, lines) for title, lines in step.sources())
 
 
-def _source(file: str, lines: Sequence[Line]) -> str:
-    marked = sorted({line.number for line in lines})
-    shown = sorted({pair for line in lines for pair in line.around()})
+def _source(title: str, lines: Sequence[tuple[str, bool]]) -> str:
     rows = []
-    for place, (count, text) in enumerate(shown):
-        if place and count > shown[place - 1][0] + 1:
-            rows.append('<span class="at">   …</span>')
-        row = f'<span class="at">{count:4}</span> {escape(text)}'
-        rows.append(f"<mark>{row}</mark>" if count in marked else row)
-    where = ", ".join(map(str, marked))
-    return f'<figure class="source"><figcaption>{escaped(file)}:{where}</figcaption><pre>' + "\n".join(rows) + "</pre></figure>"
+    for text, marked in lines:
+        row = f'<span class="at">{text[:4]}</span>{escape(text[5:])}'
+        rows.append(f"<mark>{row}</mark>" if marked else row)
+    return f'<figure class="source"><figcaption>{escaped(title)}</figcaption><pre>' + "\n".join(rows) + "</pre></figure>"

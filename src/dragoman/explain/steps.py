@@ -82,6 +82,20 @@ class Step:
     tensor: str = ""
     picture: str = ""
     given: Mapping[str, Given] = field(default_factory=dict)
+    again: Sequence[Mapping[str, Any]] = ()  # as `computations` says
+    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)  # of steps of training, for a picture
+
+    @property
+    def place(self) -> str:
+        """Where in the paper it is."""
+        return f"Section {self.section}" + (f", equation ({self.equation})" if self.equation else "")
+
+    def sources(self) -> list[tuple[str, list[tuple[str, bool]]]]:
+        """Of each file the name with the numbers of the lines that computed it, and these, marked, between those around them."""
+        files: dict[str, list[Line]] = {}
+        for line in self.lines:
+            files.setdefault(line.file, []).append(line)
+        return [(f"{file}:{', '.join(str(number) for number in _numbers(lines))}", _listing(lines)) for file, lines in files.items()]
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -90,6 +104,7 @@ class Step:
             "title": self.title,
             "section": self.section,
             "equation": self.equation,
+            "place": self.place,
             "prose": self.prose,
             "mathml": self.mathml,
             "tables": [
@@ -101,9 +116,26 @@ class Step:
                 {"file": line.file, "line": line.number, "text": line.text, "around": line.around(), "place": line.place}
                 for line in self.lines
             ],
+            "sources": [{"title": title, "lines": lines} for title, lines in self.sources()],
             "tensor": self.tensor,
             "given": {name: float_record(value) if isinstance(value, np.ndarray) else value for name, value in self.given.items()},
+            "again": list(self.again),
+            "curves": dict(self.curves),
         }
+
+
+def _numbers(lines: Sequence[Line]) -> list[int]:
+    return sorted({line.number for line in lines})
+
+
+def _listing(lines: Sequence[Line]) -> list[tuple[str, bool]]:
+    marked, around = _numbers(lines), dict(sorted(pair for line in lines for pair in line.around()))
+    found: list[tuple[str, bool]] = []
+    for number, text in around.items():
+        if found and number - 1 not in around:
+            found.append(("   …", False))
+        found.append((f"{number:4}  {text}", number in marked))
+    return found
 
 
 def layer_input(found: Explanation, stack: str, layer: int) -> str:

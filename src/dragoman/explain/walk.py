@@ -1,9 +1,11 @@
 """The walk through the paper: twenty steps, each with its section, its equation and this sentence's numbers, computed twice."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dragoman.explain import walk_attention, walk_input, walk_layer, walk_output
 from dragoman.explain.answer import Explanation
+from dragoman.explain.computations import computations
 from dragoman.explain.steps import Focus, Step
 from dragoman.training.charts import Point
 
@@ -33,8 +35,7 @@ def walk(found: Explanation, focus: Focus, *, rates: Sequence[Point] = ()) -> li
         steps.append(walk_attention.masked_self_attention(found, focus))
     if "cross" in found.kinds:
         steps.append(walk_attention.cross_attention(found, focus))
-    return [
-        *steps,
+    steps += [
         walk_output.projection(found, focus),
         walk_output.vocabulary_softmax(found, focus),
         *([] if found.beams is None else [walk_output.beam_search(found, found.beams)]),
@@ -42,3 +43,4 @@ def walk(found: Explanation, focus: Focus, *, rates: Sequence[Point] = ()) -> li
         walk_output.learning_rate(found, rates),
         walk_output.regularisation(found, focus, stack),
     ]
+    return [replace(step, again=computations(step, found, focus)) for step in steps]

@@ -165,7 +165,7 @@ def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
         (float(each), paper_rate(each, d_model=d_model, warmup_steps=training.warmup_steps)) for each in range(1, end, max(1, end // 200))
     ]
     here = next((rate for each, rate in rates if each == step), own)
-    curves = {"equation (3)": curve, **({"as trained": rates} if rates else {}), "this model": [(float(step), here)]}
+    curves = {"equation (3)": curve, **({"as trained": rates} if rates else {})}
     return Step(
         19, "The learning rate", "5.3", "3",
         f"The rate grows in a straight line for the first {training.warmup_steps:,} steps, the warm-up, and then falls with the square "
@@ -174,7 +174,7 @@ def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
         (Table("Equation (3) at some steps", ("step", "rate"), rows),),
         (Check.of("equation (3) at this step", ours, again.learning_rate(step, d_model, training.warmup_steps)),),
         lines_of(trace, "schedule.rate"), given={"step": step, "d_model": d_model, "warmup_steps": training.warmup_steps, "rate": ours},
-        picture=line_chart("Learning rate", curves),
+        picture=line_chart("Learning rate", {**curves, "this model": [(float(step), here)]}), curves=curves,
     )  # fmt: skip
 
 

@@ -96,12 +96,15 @@ def _step(bundle: Bundle) -> int | None:
 
 def _facts(place: Place, bundle: Bundle, scores: Mapping[str, float]) -> dict[str, Any]:
     model, tokenizers = bundle.config.model, (bundle.source_tokenizer, bundle.target_tokenizer)
+    parameters, step, bleu = count_parameters(model), _step(bundle), scores.get("bleu")
+    said = [place.name, step and f"step {step:,}", bleu and f"BLEU {bleu:.1f}", f"{parameters:,} parameters"]
     return {
         "run": place.name,
-        "step": _step(bundle),
+        "said": ", ".join(str(each) for each in said if each),
+        "step": step,
         "architecture": model.architecture,
         "pairs": [{"source": source, "target": target} for source, target in place.pairs],
-        "parameters": count_parameters(model),
+        "parameters": parameters,
         "encoder_layers": model.encoder_layers,
         "decoder_layers": model.decoder_layers,
         "d_model": model.d_model,
@@ -221,6 +224,24 @@ class Models:
         """The languages that can be translated into this one."""
         return [code for code in self.sources if self.route(code, target)]
 
+    def choices(self) -> list[dict[str, Any]]:
+        """What a user can choose: a pair of languages with the one model that translates it, if it is one, or a model of one text."""
+        pairs = [(model.name, pair) for model in self.models for pair in model.place.pairs]
+        through = [(source, target) for source in self.codes for target in self.targets(source) if (source, target) not in self.pairs]
+        return [
+            *(_choice(_languages(*pair), run, pair) for run, pair in pairs),
+            *(_choice(f"{_languages(*pair)}, through a third", None, pair) for pair in through),
+            *(_choice(f"{model.name}: {model.bundle.config.model.architecture}", model.name, None) for model in self.others),
+        ]
+
     def listed(self) -> list[dict[str, Any]]:
         """What `/languages` says: every language, also one that is only a target, for some clients ask for no other targets."""
         return [{"code": code, "name": language_name(code), "targets": self.targets(code)} for code in self.codes]
+
+
+def _choice(label: str, run: str | None, pair: tuple[str, str] | None) -> dict[str, Any]:
+    return {"label": label, "run": run, "pair": None if pair is None else {"source": pair[0], "target": pair[1]}}
+
+
+def _languages(source: str, target: str) -> str:
+    return f"{language_name(source)} → {language_name(target)}"

@@ -41,7 +41,8 @@ async def models(request: Request) -> Response:
     service: Service = request.app.state.service
     models = service.models
     explain = service.looking is not None
-    return as_json({"models": [model.facts() for model in models.everything], "languages": models.listed(), "explain": explain})
+    facts = [model.facts() for model in models.everything]
+    return as_json({"models": facts, "languages": models.listed(), "choices": models.choices(), "explain": explain})
 
 
 async def translate(request: Request) -> Response:

@@ -33,7 +33,8 @@ def with_examples(paths: Mapping[str, Any], models: Models, base: str) -> dict[s
 
 def _of_all(models: Models) -> dict[tuple[str, str], Any]:
     ok = {"status": "ok"}
-    facts = {"models": [each.facts() for each in models.everything[:1]], "languages": models.listed(), "explain": True}
+    listed = {"languages": models.listed(), "choices": models.choices()[:1]}
+    facts = {"models": [each.facts() for each in models.everything[:1]], **listed, "explain": True}
     answers = {"/health": ok, "/livez": ok, "/api/v1/models": facts}
     return {("/metrics", "text/plain"): _METRICS, **{(path, "application/json"): answer for path, answer in answers.items()}}
 
@@ -43,13 +44,18 @@ def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
     if not models.everything:
         return {}
     model, place = models.everything[0].name, "decoder.0.cross.weights"
-    token = {"piece": "Ein", "logprob": -0.05, "entropy": 0.31, "rank": 1, "top": [["Ein", 0.95], ["Der", 0.02]]}
+    token = {"piece": "Ein", "logprob": -0.05, "entropy": 0.31, "rank": 1, "top": [["Ein", 0.95], ["Der", 0.02]], "said": "Token 1, …"}
     found = {"text": "Ein", "pieces": ["Ein"], "logprob": -0.05, "lp": 1.0, "score": -0.05, "finished": True, "stop": "end"}
     number = {"what": place, "model": 0.7, "recomputed": 0.7, "difference": 3e-8, "count": 1}
     line = {"file": "model/attention.py", "line": 41, "text": "weights = …", "around": [], "place": "1"}
+    source = {"title": "model/attention.py:41", "lines": [["  41  weights = …", True]]}
+    table = {"caption": "…", "header": ["step", "kept", "let go"], "rows": [[1, "Ein -0.05", ""]], "shares": []}
+    kind = {"label": "the translation at the text", "note": "…", "queries": ["Ein"], "keys": ["A"], "rests": [0]}
+    candidate = {**found, "path": [0], "behind_from": None, "why": "it is the first"}
     step = {
-        "number": 7, "title": "Softmax", "section": "3.2.1", "equation": "softmax(s)", "prose": "…", "mathml": "<math>…</math>",
-        "tables": [], "checks": [number], "lines": [line], "tensor": place, "given": {"weights": place},
+        "number": 7, "title": "Softmax", "section": "3.2.1", "equation": "softmax(s)", "place": "Section 3.2.1", "prose": "…",
+        "mathml": "<math>…</math>", "tables": [], "checks": [number], "lines": [line], "sources": [source], "tensor": place,
+        "given": {"weights": place}, "again": [], "curves": {},
         "difference": 3e-8, "command": f"dragoman explain {model} …",
     }  # fmt: skip
     run = {"name": model, "pair": "en-de", "status": "running", "best_step": 500}
@@ -63,8 +69,9 @@ def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
         "/api/v1/explain": {
             "id": f"t_{'5e' * 16}", "model": {"name": model, "heads": 1, "d_model": 128},
             "source": {"text": "A", "pieces": ["A"], "ids": [17], "unk": []},
-            "target": {"text": "Ein", "pieces": ["Ein"], "ids": [23], "unk": []}, "read": ["<s>"], "beam": 4, "alpha": 0.6,
-            "candidates": [{**found, "path": [0], "behind_from": None}], "chosen": 0, "beam_tree": [], "steps": [token], "reference": None,
+            "target": {"text": "Ein", "pieces": ["Ein"], "ids": [23], "unk": []}, "read": ["<s>"],
+            "kinds": {"cross": {**kind, "tensor": "decoder.%.cross.weights"}}, "beam": 4, "alpha": 0.6, "candidates": [candidate],
+            "chosen": 0, "beam_tree": [], "tables": {"candidates": table, "tree": table}, "steps": [token], "reference": None,
             "attention": {"cross": {"shape": [1, 1, 1, 1], "u8": "/w=="}},
             "walk": [{"name": place, "eq": "1", "file": line["file"], "line": 41, "shape": [1, 1, 1]}], "timing_ms": {"search": 12.5},
         },

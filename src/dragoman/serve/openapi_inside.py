@@ -16,6 +16,7 @@ _COUNT: Schema = {"type": "integer", "minimum": 0}
 _YES: Schema = {"type": "boolean"}
 _OPEN: Schema = {"type": "object"}
 _SHAPE = a_list(_COUNT)
+_TABLE = an_object({"caption": _STRING, "header": a_list(_STRING), "rows": a_list(a_list({})), "shares": a_list(_STRING)})
 
 
 def inside_paths(models: Models, settings: ServeSettings) -> dict[str, Any]:
@@ -152,23 +153,38 @@ def _explanation() -> Schema:
     scored = an_object(
         {
             "piece": _STRING, "logprob": _NUMBER, "entropy": _NUMBER, "rank": _COUNT,
-            "top": a_list(a_list({"type": ["string", "number"]}, minItems=2, maxItems=2)),
+            "top": a_list(a_list({"type": ["string", "number"]}, minItems=2, maxItems=2)), "said": _STRING,
         }
     )  # fmt: skip
     candidate = an_object(
         {
             "text": _STRING, "pieces": a_list(_STRING), "logprob": _NUMBER, "lp": _NUMBER, "score": _NUMBER, "finished": _YES,
-            "stop": _STRING, "path": a_list(_COUNT), "behind_from": {"type": ["integer", "null"]},
+            "stop": _STRING, "path": a_list(_COUNT), "behind_from": {"type": ["integer", "null"]}, "why": _STRING,
         }
     )  # fmt: skip
     picture = an_object({"shape": _SHAPE, "u8": {"type": "string", "description": "Weights times 255, a byte each, in base64."}})
     tensor = an_object({"name": _STRING, "eq": _STRING, "file": _STRING, "line": _COUNT, "shape": _SHAPE})
-    search: Schema = {"beam": _COUNT, "alpha": _NUMBER, "candidates": a_list(candidate), "chosen": _COUNT, "beam_tree": a_list(_OPEN)}
+    tables = an_object({"candidates": _TABLE, "tree": _TABLE})
+    chosen: Schema = {"candidates": a_list(candidate), "chosen": _COUNT}
+    search: Schema = {"beam": _COUNT, "alpha": _NUMBER, **chosen, "beam_tree": a_list(_OPEN), "tables": tables}
+    reference: Schema = {**side, "steps": a_list(scored), "table": _TABLE, "said": a_list(_STRING)}
+    kind = an_object(
+        {
+            "label": _STRING,
+            "note": _STRING,
+            "queries": a_list(_STRING),
+            "keys": a_list(_STRING),
+            "rests": a_list(_COUNT),
+            "tensor": _STRING,
+        }
+    )
+    kinds: Schema = {"type": "object", "additionalProperties": kind}
     return an_object(
         {
-            "id": _STRING, "model": _OPEN, "source": an_object(side), "target": an_object(side), "read": a_list(_STRING), **search,
+            "id": _STRING, "model": _OPEN, "source": an_object(side), "target": an_object(side), "read": a_list(_STRING), "kinds": kinds,
+            **search,
             "steps": a_list(scored),
-            "reference": {"anyOf": [{"type": "null"}, an_object({**side, "steps": a_list(scored)})]},
+            "reference": {"anyOf": [{"type": "null"}, an_object(reference)]},
             "attention": {"type": "object", "additionalProperties": picture}, "walk": a_list(tensor), "timing_ms": _OPEN,
             "detected": an_object({"confidence": _NUMBER, "language": _STRING}),
         },
@@ -177,13 +193,16 @@ def _explanation() -> Schema:
 
 
 def _step() -> Schema:
-    table = an_object({"caption": _STRING, "header": a_list(_STRING), "rows": a_list(a_list({})), "shares": a_list(_STRING)})
     check = an_object({"what": _STRING, "model": _NUMBER, "recomputed": _NUMBER, "difference": _NUMBER, "count": _COUNT})
+    again = an_object({"what": _STRING, "by": _STRING, "of": a_list({}), "model": {}})
+    source = an_object({"title": _STRING, "lines": a_list(a_list({}, minItems=2, maxItems=2))})
     line = an_object({"file": _STRING, "line": _COUNT, "text": _STRING, "around": a_list(a_list({})), "place": _STRING})
     return an_object(
         {
-            "number": _COUNT, "title": _STRING, "section": _STRING, "equation": _STRING, "prose": _STRING, "mathml": _STRING,
-            "tables": a_list(table), "checks": a_list(check), "lines": a_list(line), "tensor": _STRING, "difference": _NUMBER,
-            "given": _OPEN, "command": _STRING,
+            "number": _COUNT, "title": _STRING, "section": _STRING, "equation": _STRING, "place": _STRING, "prose": _STRING,
+            "mathml": _STRING,
+            "tables": a_list(_TABLE), "checks": a_list(check), "lines": a_list(line), "sources": a_list(source), "tensor": _STRING,
+            "difference": _NUMBER,
+            "given": _OPEN, "again": a_list(again), "curves": _OPEN, "command": _STRING,
         }
     )  # fmt: skip

@@ -27,6 +27,8 @@ _COUNT: Schema = {"type": "integer", "minimum": 0}
 _YES: Schema = {"type": "boolean"}
 _DETECTED = an_object({"confidence": _NUMBER, "language": _STRING})
 _LANGUAGES = a_list(an_object({"code": _STRING, "name": _STRING, "targets": a_list(_STRING)}))
+_PAIR: Schema = {"anyOf": [{"type": "null"}, an_object({"source": _STRING, "target": _STRING})]}
+_CHOICE = an_object({"label": _STRING, "run": {"type": ["string", "null"]}, "pair": _PAIR})
 _ALL = ("application/json", *FORMS)
 
 
@@ -163,7 +165,7 @@ def _search(settings: ServeSettings) -> Schema:
 
 
 def _models() -> dict[str, Any]:
-    facts = an_object({"models": a_list({"type": "object"}), "languages": _LANGUAGES, "explain": _YES})
+    facts = an_object({"models": a_list({"type": "object"}), "languages": _LANGUAGES, "choices": a_list(_CHOICE), "explain": _YES})
     return {"/api/v1/models": {"get": operation("The models: sizes, languages, scores.", facts)}}
 
 

@@ -1,108 +1,78 @@
 // What the page asks its own server, and nobody else. Addresses are below the folder that this file's own folder lies in.
 
 const ROOT = new URL("../../", import.meta.url);
-const secret = { key: "" }; // of a server that wants one; kept until the page is closed
 
-export const useKey = (key) => { secret.key = key; };
+export const secret = { key: "" }; // of a server that wants one; kept until the page is closed
 
-/** An error whose message is the server's sentence. */
-export class Refusal extends Error {
-  constructor(status, sentence) {
-    super(sentence);
-    this.status = status;
-  }
-}
+const refusal = (sentence, status) => Object.assign(new Error(sentence), { status });
 
-async function request(path, { body, signal } = {}) {
+/** Says in words that something broke; that it was stopped is known. */
+const told = (sentence) => (error) => { throw error.name === "AbortError" ? error : refusal(sentence); };
+
+async function request(path, body, signal) {
   const headers = { Accept: "application/json" };
   if (secret.key) headers.Authorization = `Bearer ${secret.key}`;
   if (body) headers["Content-Type"] = "application/json";
-  const options = { headers, signal, cache: "no-store", credentials: "omit" };
-  if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
-  let answer;
-  try {
-    answer = await fetch(new URL(path, ROOT), options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Refusal(0, "The server does not answer; is it still running?");
-  }
+  const options = { headers, signal, cache: "no-store", credentials: "omit", method: body ? "POST" : "GET", body: JSON.stringify(body) };
+  const answer = await fetch(new URL(path, ROOT), options).catch(told("The server does not answer; is it still running?"));
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({}));
-  throw new Refusal(answer.status, error || `The server answered ${answer.status}.`);
+  throw refusal(error || `The server answered ${answer.status}.`, answer.status);
 }
 
-/** What the rest of an answer holds; that it breaks off is told in words. */
-const arrived = (rest) => rest.catch((error) => {
-  throw error.name === "AbortError" ? error : new Refusal(0, "The connection ended before the answer did; try again.");
-});
+const ended = told("The connection ended before the answer did; try again.");
 
-export const getJson = async (path, signal) => arrived((await request(path, { signal })).json());
-export const postJson = async (path, body, signal) => arrived((await request(path, { body, signal })).json());
+export const postJson = async (path, body, signal) => (await request(path, body, signal)).json().catch(ended);
+export const getJson = (path) => postJson(path);
 
-/** Events of a stream, one after another: {event, data}. Leaving the loop, or the signal, closes the connection. */
+/** Leaving the loop, or the signal, closes the connection. */
 export async function* stream(path, body, signal) {
-  const reader = (await request(path, { body, signal })).body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "", ended = false;
+  const reader = (await request(path, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
+  let events, rest = "";
   try {
     for (;;) {
-      const { value, done } = await arrived(reader.read());
-      ended = done;
+      const { value, done } = await reader.read().catch(ended);
       if (done) return;
-      const found = eventsIn(rest + value);
-      rest = found.rest;
-      yield* found.events;
+      ({ events, rest } = eventsIn(rest + value));
+      yield* events;
     }
   } finally {
-    if (!ended) reader.cancel().catch(() => {}); // the signal may have closed it already
+    reader.cancel().catch(() => {}); // the signal may have closed it already
   }
 }
 
 /** The whole events in a text, and what is left of one that is not whole yet. Comments are passed over. */
 export function eventsIn(text) {
-  const blocks = text.split("\n\n");
-  const rest = blocks.pop();
-  const events = blocks.map((block) => {
-    const field = (name) => block.split("\n").filter((line) => line.startsWith(name)).map((line) => line.slice(name.length)).join("\n");
-    return { event: field("event: "), data: field("data: ") };
-  }).filter(({ data }) => data).map(({ event, data }) => ({ event, data: JSON.parse(data) }));
-  return { events, rest };
+  const whole = text.matchAll(/^event: ([^\n]*)\ndata: ([^\n]*)\n\n/gm);
+  return { events: Array.from(whole, ([, event, data]) => ({ event, data: JSON.parse(data) })), rest: text.split("\n\n").at(-1) };
 }
 
-/** Bytes of base64. */
 export const unpackBytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 
-/** Numbers of base64: float32, the lowest byte first. */
+/** float32, the lowest byte first. */
 export function unpackFloats(base64) {
   const bytes = new DataView(unpackBytes(base64).buffer);
   return Float32Array.from({ length: bytes.byteLength / 4 }, (_, place) => bytes.getFloat32(4 * place, true));
 }
 
-/** Everything about one sentence, as /api/v1/explain answers it; it remembers what was asked, to ask again. */
-export async function explain(body, signal) {
-  return { ...(await postJson("api/v1/explain", body, signal)), asked: body };
-}
+export const explain = async (asked, signal) => ({ ...(await postJson("api/v1/explain", asked, signal)), asked });
 
-/** What the server keeps of an explanation, which it forgets after some others: then it is asked for anew, once. */
-async function kept(explanation, path, signal) {
-  try {
-    return await getJson(path(explanation.id), signal);
-  } catch (error) {
+/** The server forgets an explanation after some others: then it is asked for anew, once. */
+async function kept(explanation, kind, name, at) {
+  const asked = new URLSearchParams(Object.entries(at).filter(([, value]) => value != null));
+  const get = () => getJson(`api/v1/${kind}/${explanation.id}${name}?${asked}`);
+  return get().catch(async (error) => {
     if (error.status !== 404 || !error.message.includes("expired")) throw error;
     explanation.again ??= explain({ ...explanation.asked, attention: [] }).finally(() => { explanation.again = null; });
     explanation.id = (await explanation.again).id;
-    return getJson(path(explanation.id), signal);
-  }
+    return get();
+  });
 }
 
-/** Exact numbers of a tensor: {shape, values}. `at` may have index (an array), rows and cols ("0:8"). */
-export async function slice(explanation, name, at = {}, signal) {
-  const asked = new URLSearchParams(Object.entries(at).map(([key, value]) => [key, String(value)]));
-  const { shape, f32 } = await kept(explanation, (id) => `api/v1/trace/${id}/${name}?${asked}`, signal);
+/** Exact numbers of a tensor: {shape, values}. `at` may have index, rows and cols ("0:8"). */
+export async function slice(explanation, name, at = {}) {
+  const { shape, f32 } = await kept(explanation, "trace", `/${name}`, at);
   return { shape, values: unpackFloats(f32) };
 }
 
-/** The walk through the paper at {layer, head, token, target_token}, of which any may be missing. */
-export function walk(explanation, at = {}, signal) {
-  const asked = new URLSearchParams(Object.entries(at).filter(([, value]) => value != null));
-  return kept(explanation, (id) => `api/v1/walk/${id}?${asked}`, signal);
-}
+export const walk = (explanation, at) => kept(explanation, "walk", "", at);

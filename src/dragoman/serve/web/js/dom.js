@@ -1,67 +1,84 @@
 // Elements. Text enters the page as text nodes only: nothing that anybody typed is ever read as HTML.
 
-const SVG = "http://www.w3.org/2000/svg";
+import { set } from "./state.js";
 
-/** h("p", {class: "dim", onclick: f}, "text", element, [more]): an element. Names in "on…" listen, "--…" are style properties. */
-export function h(name, attributes = {}, ...children) {
-  return filled(document.createElement(name), attributes, children);
-}
+const SVG = /^(svg|path|text|title|circle)$/;
 
-/** The same for SVG. */
-export function svg(name, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, name), attributes, children);
-}
+export const find = (id) => document.getElementById(id);
 
-function filled(element, attributes, children) {
+/** h("p.dim", {onclick: f}, "text", element, [more]): an element of a class. Names in "--…" are of its style. */
+export function h(name, ...children) {
+  const [tag, ...classes] = name.split(".");
+  const element = SVG.test(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  if (classes.length) element.setAttribute("class", classes.join(" "));
+  const attributes = children[0]?.constructor === Object ? children.shift() : {};
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name.startsWith("on")) element[name] = value;
     else if (name.startsWith("--")) element.style.setProperty(name, value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value != null) element.setAttribute(name, value);
+    else if (value != null && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  fill(element, children);
   return element;
 }
 
 /** Puts children in the place of what an element has. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  if (element.isConnected) redraw(element);
 }
 
-/** The same; the keyboard stays where it was, if what comes has an element of the same id. */
+/** Canvases take the colour of their style: they are drawn once they are in the page, and when it changes. */
+export const redraw = (element) => element.querySelectorAll("canvas").forEach((canvas) => canvas.draw());
+
+/** The keyboard stays where it was, if what comes has an element of the same id. */
 export function refill(element, ...children) {
   const id = element.contains(document.activeElement) && document.activeElement.id;
   fill(element, ...children);
-  if (id) document.getElementById(id)?.focus({ preventScroll: true });
+  if (id) find(id)?.focus({ preventScroll: true });
 }
 
-/** A labelled menu of [value, text]; `choose` gets the value. */
-export function menu(label, id, options, chosen, choose) {
-  return h("label", {}, `${label} `, h("select", { id, onchange: ({ target }) => choose(options[target.selectedIndex][0]) },
+/** What a promise brings, or why it brings nothing, unless another has taken its place meanwhile. */
+export async function arrive(element, promise) {
+  element.awaited = promise;
+  const found = await promise.catch(({ message }) => h("p.error", message));
+  if (element.awaited === promise) refill(element, found);
+}
+
+/** A menu of [value, text] for a name of the state, in the view of a letter. */
+export const menu = (label, letter, name, options, chosen) => h("label", `${label} `,
+  h("select", { id: `${letter}-${name}`, onchange: ({ target }) => set({ [name]: options[target.selectedIndex][0] }) },
     options.map(([value, text]) => h("option", { selected: value === chosen }, text))));
-}
 
-/** A share between 0 and 1 as a bar, before its number. */
-export const bar = (share, digits = 4) => [h("span", { class: "bar", "--p": share.toFixed(3) }), ` ${share.toFixed(digits)}`];
+export const bar = (share) => [h("span.bar", { "--p": share }), ` ${share.toFixed(4)}`];
 
-/** A table: a caption, names of columns, rows whose first cell names them. Numbers are those cells that are [text] in an array. */
-export function table(caption, heads, rows, attributes = {}) {
-  const cell = (value) => (Array.isArray(value) ? h("td", { class: "n" }, ...value) : h("td", { dir: "auto" }, value));
-  return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", attributes,
-      h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", {}, rows.map(([first, ...cells]) => h("tr", {}, h("th", { scope: "row" }, first), cells.map(cell))))));
-}
+/** What may be wider than the screen scrolls by itself, by keys too. */
+export const wide = (label, ...children) => h("div.wide", { tabindex: 0, role: "region", "aria-label": label }, children);
 
-/** A piece as it is shown: without the space before it; white space alone as ␣. */
-export function shown(piece) {
-  return piece.trim() || "␣".repeat(Math.max(piece.length, 1));
-}
+/** Rows begin with their name; numbers are those cells that are [text]. */
+export const table = (caption, heads, rows) => wide(caption, h("table", h("caption", caption),
+  h("thead", h("tr", heads.map((head) => h("th", { scope: "col" }, head)))),
+  h("tbody", rows.map(([first, ...cells]) => h("tr", h("th", { scope: "row" }, first),
+    cells.map((cell) => h(...(Array.isArray(cell) ? ["td.n"] : ["td", { dir: "auto" }]), cell)))))));
 
-/** A number for people: to so many decimals; without them whole ones with commas, and others to four. */
+/** A piece without the space before it; white space alone as ␣. */
+export const shown = (piece) => piece.trim() || "␣".repeat(piece.length || 1);
+
+export const short = (piece, most) => shown(piece).replace(RegExp(`^(.{${most - 1}}).{2,}`, "su"), "$1…");
+
+/** For people: to so many decimals; without them whole ones with commas, and others to four. */
 export function number(value, digits) {
   if (!Number.isFinite(value)) return "–";
   if (digits === undefined && Number.isInteger(value)) return value.toLocaleString("en");
-  return value === 0 || Math.abs(value) >= 1e-4 ? value.toFixed(digits ?? 4) : value.toExponential(1);
+  const least = digits ? 1e-4 : 1e-3;
+  return value && Math.abs(value) < least ? value.toExponential(digits ? 1 : 2) : value.toFixed(digits ?? 4);
 }
+
+/** A table as the server sends it: the numbers of the columns in `shares` have bars. */
+export function tableOf({ caption, header, rows, shares }) {
+  const numeral = (value, at) => (shares.includes(header[at]) ? bar(value) : [number(value)]);
+  const cell = (value, at) => (typeof value === "number" ? numeral(value, at) : at ? value : shown(value));
+  return table(caption, header, rows.map((cells) => cells.map(cell)));
+}
+
+/** A place of an address, from 1, not beyond the last; there may be none, or a word. */
+export const within = (place, most, otherwise) => (Number.isInteger(place) ? Math.min(place, most) : otherwise);

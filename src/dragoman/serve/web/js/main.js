@@ -1,191 +1,135 @@
 // The frame: which view is shown, which model is asked, light or dark, and the address, which never holds a text.
 
 import { getJson } from "./api.js";
-import { fill, h, number } from "./dom.js";
-import { look } from "./look.js";
-import { createStore } from "./store.js";
+import { fill, find, h, redraw } from "./dom.js";
+import { look, onChange, set, state } from "./state.js";
 
-const VIEWS = ["translate", "attention", "beams", "steps", "paper", "run"];
-const INSIDE = VIEWS.slice(1, 5);
-const GONE = ", no longer served";
+const links = [...document.querySelectorAll("nav a")], sections = [...document.querySelectorAll("section")];
+const VIEWS = sections.map(({ id }) => id), INSIDE = VIEWS.slice(1, 5);
 const PLACES = ["layer", "head", "token", "target", "kind", "step"]; // numbers from 1, or a word
-const find = (id) => document.getElementById(id);
-const links = [...document.querySelectorAll("nav a")];
-const dark = matchMedia("(prefers-color-scheme: dark)");
-
-const store = createStore({
-  view: "translate", layer: null, head: null, token: null, target: null, kind: null, step: null,
-  models: null, inside: true, model: null, pair: null, text: "", options: {},
-  explanation: null, translated: 0, busy: false, problem: "", locked: false, theme: "light",
-});
-
-// The address
+const GONE = ", no longer served";
+const list = find("model"), theme = find("theme"), dark = matchMedia("(prefers-color-scheme: dark)");
+const shownFor = {}; // by view, what of the state it shows
+const wrong = (text) => h("span.error", text);
 
 /** What an address says of the state; anything else in it is passed over. */
 export function placeIn(hash) {
   const said = new URLSearchParams(hash.slice(1));
   const place = { view: VIEWS.find((name) => name === said.get("view")) ?? "translate" };
   for (const name of PLACES) {
-    const value = said.get(name) ?? "";
-    place[name] = /^[1-9]\d{0,3}$/.test(value) ? Number(value) : /^[a-z]{1,10}$/.test(value) ? value : null;
+    const [value] = /^([1-9]\d{0,3}|[a-z]{1,10})$/.exec(said.get(name) ?? "") ?? [null];
+    place[name] = Number(value) || value;
   }
   return place;
 }
 
-/** The address of a state, or of another view of it. */
-export function hashOf(state, view = state.view) {
-  const places = PLACES.filter((name) => state[name] !== null).map((name) => `&${name}=${state[name]}`);
-  return `#view=${view}${places.join("")}`;
-}
+export const hashOf = (state, view = state.view) =>
+  `#view=${view}${PLACES.filter((name) => state[name]).map((name) => `&${name}=${state[name]}`).join("")}`;
 
-function keepAddress(state, names) {
-  links.forEach((link, at) => { link.href = hashOf(state, VIEWS[at]); });
-  if (hashOf(placeIn(location.hash)) === hashOf(state)) return;
-  history[names.includes("view") ? "pushState" : "replaceState"](null, "", hashOf(state));
-}
-
-// The views
-
-const views = new Map(); // name -> promise of its view, mounted
-
-async function mounted(name) {
-  const { view } = await import(`./${name}.js`);
-  view.mount(find(name), store);
-  return view;
-}
-
-async function showView(state) {
-  const { view } = state;
-  const waits = INSIDE.includes(view) && !state.explanation;
-  if (waits && state.text && state.model && state.inside && !state.busy && !state.problem) return look(store);
-  fill(find("notice"), notice(state, waits));
-  VIEWS.forEach((name, at) => {
-    find(name).hidden = name !== view || waits;
-    links[at].hidden = !state.inside && INSIDE.includes(name);
-    links[at].ariaCurrent = name === view ? "page" : null;
-    if (name === view) document.title = `${links[at].textContent} · Dragoman`;
+async function showView() {
+  const { view } = state, inside = INSIDE.includes(view), waits = inside && !state.explanation;
+  if (waits && state.text && state.model && state.inside && !state.busy && !state.problem) return look();
+  fill(find("notice"), notice(inside, waits));
+  links.forEach((link, at) => {
+    const here = VIEWS[at] === view;
+    sections[at].hidden = !here || waits;
+    sections[at].ariaLabel = link.textContent;
+    link.hidden = !state.inside && INSIDE.includes(VIEWS[at]);
+    link.ariaCurrent = here ? "page" : null;
+    if (here) document.title = `${link.textContent} · Dragoman`;
   });
   if (waits) return;
-  if (!views.has(view)) views.set(view, mounted(view));
-  const shown = await views.get(view).catch(() => views.delete(view) && null);
+  const shown = await import(`./${view}.js`).catch(() => null);
   if (find(view).hidden) return;
-  if (shown) shown.show(store.state);
-  else fill(find("notice"), h("span", { class: "error" }, "The server does not send this view; when it runs, load the page again."));
+  if (!shown) return fill(find("notice"), wrong("The server does not send this view; when it runs, load the page again."));
+  const now = shown.on.map((name) => state[name]);
+  if (shownFor[view]?.every((each, at) => each === now[at])) return;
+  shownFor[view] = now;
+  shown.show(state);
 }
 
-function notice(state, waits) {
+function notice(inside, waits) {
   if (!state.models && state.view !== "run") return state.problem || "The server is loading its model …";
-  if (!INSIDE.includes(state.view)) return "";
+  if (!inside) return "";
   if (!state.inside) return "This server was started with --no-explain, so there is nothing to look at here.";
-  if (state.problem) return h("span", { class: "error" }, state.problem);
+  if (state.problem) return wrong(state.problem);
   if (state.busy) return waits ? "Looking inside …" : "Looking again …";
   return waits && ["There is no sentence yet. ", h("a", { href: "#view=translate" }, "Give one under Translate"), "."];
 }
 
-// The models
-
+/** Asks until the answer is there. Later the server may have a newer checkpoint; what was chosen and found then stays. */
 async function loadModels() {
-  try {
-    const { models, languages, explain = true } = await getJson("api/v1/models");
-    offer(models, languages);
-    store.set({ models, inside: explain, problem: "" });
-    chooseModel();
-  } catch (error) {
-    store.set({ problem: error.status === 503 ? "" : error.message });
+  const first = !state.models;
+  const { models, choices, explain = true, status, message } = await getJson("api/v1/models").catch((error) => error);
+  if (models) {
+    offer(choices);
+    set({ models, inside: explain, ...(first && { problem: "" }) });
+    if (first) chooseModel();
+    else chosen();
+  } else if (first) {
+    set({ problem: status === 503 ? "" : message });
     setTimeout(loadModels, 2000);
   }
 }
 
-/** The server may have read a newer checkpoint since: what is said of the models follows, and what was chosen and found stays. */
-async function renewModels() {
-  const { models, languages } = await getJson("api/v1/models").catch(() => ({}));
-  if (!models || JSON.stringify(models) === JSON.stringify(store.state.models)) return;
-  offer(models, languages);
-  store.set({ models });
-  showFacts();
-}
-
 /** Fills the list. What is chosen stays chosen, for it is what is asked; when the server has it no longer, the list says so. */
-function offer(models, languages) {
-  const list = find("model"), chosen = list.value, label = list.selectedOptions[0]?.label.replace(GONE, "");
-  const options = choices(models, languages).map(({ label, ...choice }) => h("option", { value: JSON.stringify(choice) }, label));
-  if (chosen && !options.some(({ value }) => value === chosen)) options.push(h("option", { value: chosen }, `${label}${GONE}`));
+function offer(choices) {
+  const before = list.value, label = list.selectedOptions[0]?.label.replace(GONE, "");
+  const options = choices.map(({ label, ...choice }) => h("option", { value: JSON.stringify(choice) }, label));
+  if (before && !options.some(({ value }) => value === before)) options.push(h("option", { value: before }, `${label}${GONE}`));
   fill(list, options);
-  if (chosen) list.value = chosen;
-}
-
-/** What can be chosen: a pair of languages and who translates it, or a model that does not translate. */
-export function choices(models, languages) {
-  const name = (code) => languages.find((language) => language.code === code)?.name ?? code;
-  const label = ({ source, target }) => `${name(source)} → ${name(target)}`;
-  const direct = models.flatMap(({ run, pairs }) => pairs.map((pair) => ({ label: label(pair), run, pair })));
-  const indirect = languages.flatMap(({ code: source, targets }) => targets.map((target) => ({ source, target })))
-    .filter(({ source, target }) => source !== target && !direct.some(({ pair }) => pair.source === source && pair.target === target))
-    .map((pair) => ({ label: `${label(pair)}, through a third`, run: null, pair }));
-  const single = models.filter(({ pairs }) => !pairs.length)
-    .map(({ run, architecture }) => ({ label: `${run}: ${architecture}`, run, pair: null }));
-  return [...direct, ...indirect, ...single];
-}
-
-function chooseModel() {
-  store.set({ ...showFacts(), explanation: null, problem: "" });
+  if (before) list.value = before;
 }
 
 /** Says of the chosen model what it is, and gives it and its pair. */
-function showFacts() {
-  const { run, pair = null } = JSON.parse(find("model").value || "{}");
-  const { models } = store.state;
+function chosen() {
+  const { run, pair = null } = JSON.parse(list.value || "{}"), { models } = state;
   const model = models.find((each) => each.run === run) ?? models.find(({ pairs }) => pairs.some(({ target }) => target === pair?.target));
-  const bleu = model?.scores?.bleu;
-  fill(find("facts"), model && [
-    model.run, model.step && `step ${number(model.step)}`, bleu && `BLEU ${bleu.toFixed(1)}`, `${number(model.parameters)} parameters`,
-  ].filter(Boolean).join(", "));
+  fill(find("facts"), model?.said);
   return { model, pair };
 }
 
-// Light and dark, keys
+const chooseModel = () => set({ ...chosen(), explanation: null, problem: "" });
 
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  fill(find("theme"), theme === "dark" ? "Light" : "Dark");
-  store.set({ theme });
+function setTheme(isDark) {
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  fill(theme, isDark ? "Light" : "Dark");
+  redraw(document);
 }
 
-const otherTheme = () => setTheme(store.state.theme === "dark" ? "light" : "dark");
-const help = () => find("help").showModal();
+const followTheme = () => setTheme(dark.matches);
 
 function onKey(event) {
-  const typing = event.target.closest("input:not([type=checkbox], [type=radio], [type=range]), textarea, select, dialog");
-  if (typing || event.ctrlKey || event.altKey || event.metaKey || !find("single").checked) return;
-  const link = links["123456".indexOf(event.key)];
+  const { key, target } = event, link = links[key - 1];
+  if (target.closest("input:not([type=checkbox], [type=radio], [type=range]), textarea, select, dialog")) return;
+  if (event.ctrlKey || event.altKey || event.metaKey || !find("single").checked) return;
   if (link && !link.hidden) link.click();
-  if (event.key === "d") otherTheme();
-  if (event.key === "?") help();
-  if (event.key === "/") {
-    event.preventDefault();
-    store.set({ view: "translate" });
-    find("text")?.focus();
-  }
+  if (key === "d") theme.click();
+  if (key === "?") find("keys").click();
+  if (key !== "/") return;
+  event.preventDefault();
+  set({ view: "translate" });
+  find("text").focus();
 }
 
-setTheme(dark.matches ? "dark" : "light");
-store.set(placeIn(location.hash));
-store.subscribe((state, names) => {
+onChange((names) => {
   if (names.includes("view")) state.problem = ""; // to try again
-  if (names.includes("translated")) renewModels();
-  keepAddress(state, names);
-  showView(state);
+  if (names.includes("translated")) loadModels();
+  links.forEach((link, at) => { link.href = hashOf(state, VIEWS[at]); });
+  const hash = hashOf(state), push = names.includes("view") ? "pushState" : "replaceState";
+  if (hashOf(placeIn(location.hash)) !== hash) history[push](null, "", hash);
+  showView();
 });
-addEventListener("hashchange", () => store.set(placeIn(location.hash)));
+addEventListener("hashchange", () => set(placeIn(location.hash)));
 addEventListener("keydown", onKey);
-dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
-document.querySelector(".skip").addEventListener("click", (event) => {
+document.querySelector(".skip").onclick = (event) => {
   event.preventDefault(); // the address is the view's
   find("main").focus();
-});
-find("model").addEventListener("change", chooseModel);
-find("theme").addEventListener("click", otherTheme);
-find("keys").addEventListener("click", help);
-keepAddress(store.state, []);
-showView(store.state);
+};
+dark.onchange = followTheme;
+list.onchange = chooseModel;
+theme.onclick = () => setTheme(theme.textContent === "Dark");
+find("keys").onclick = () => find("help").showModal();
+followTheme();
+set(placeIn(location.hash));
 loadModels();
