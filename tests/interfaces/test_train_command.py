@@ -474,7 +474,7 @@ def test_control_c_finishes_the_step_and_saves(data: Path, tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (130, "")
-    assert "dragoman: finishing the step or the evaluation and saving; once more stops now" in err.splitlines()
+    assert "dragoman: finishing the step and saving; once more stops now" in err.splitlines()
     (step,) = checkpoints(run)
     assert f"interrupted at step {step:,}" in err.splitlines()
     assert json.loads((run / "run.json").read_text("utf-8"))["status"] == "stopped"
