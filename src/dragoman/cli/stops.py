@@ -103,6 +103,7 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
 def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
     """Why a training ended, its best checkpoint, and what one may do next."""
+    from dragoman.training.outlook import cut_short
     from dragoman.training.report import Report
 
     progress, minutes = trainer.progress, trainer.settings.max_minutes or 0
@@ -123,17 +124,14 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     record = Report.read(run).best()
     if record and record["step"] == progress.best_step and "bleu" in record:
         best += f": BLEU {record['bleu']:.2f} {record['signature']}"
-    warmup = trainer.settings.warmup_steps
-    if progress.step < warmup and reason != "interrupted":
-        log.say(
-            f"warning: the learning rate was still rising, as it does to step {warmup:,} (training.warmup_steps), so the model has learnt "
-            "little: train it longer, or begin again with fewer such steps"
-        )
+    cut = reason in ("max_minutes", "patience") and not trainer.warned
+    warnings = cut_short(trainer.settings, progress.step, by_minutes=reason == "max_minutes") if cut else []
     uses = {
         "decoder-only": [f'  dragoman generate {run} "PROMPT"', f"  dragoman score {run} --test FILE"],
         "encoder-only": [f'  dragoman fill {run} "TEXT WITH <mask>"', f"  dragoman embed {run} FILE"],
     }
     log.say(
+        *warnings,
         f"{why} at step {progress.step:,}{best}",
         *uses.get(
             trainer.bundle.config.model.architecture,

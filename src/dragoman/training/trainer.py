@@ -28,6 +28,7 @@ from dragoman.training.log import RunLog
 from dragoman.training.loss import GuidedLoss, Loss, model_loss
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
+from dragoman.training.outlook import foretold, seconds_left
 from dragoman.training.precision import DTYPES, SMALLEST_SCALE, compute_dtype
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
@@ -56,7 +57,7 @@ class Trainer:
 
     ``validation`` and ``score`` are what an evaluation measures, if given. ``facts`` are fingerprints that a resumed run must share.
     `interrupt` makes the loop finish its step, save and return. Each of many ``ranks`` has a trainer with the same bundle and corpus; the
-    first one writes and evaluates, and all stop at the same step.
+    first one writes and evaluates, and all stop at the same step. ``warned`` says whether the log has told what its minutes will cut off.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Trainer:
         self.dtype = self._compute_dtype()
         self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
-        self.interrupted = self._evaluating = False
+        self.interrupted = self.warned = self._evaluating = False
         if ranks.rank:
             seed_rank(self.settings.seed, rank=ranks.rank, step=0)
 
@@ -138,22 +139,23 @@ class Trainer:
             self._evaluating = False
             raise _Abandoned
 
-    def rehearse(self, *, updates: int, seconds: float) -> Totals:
-        """Some updates for the sake of their speed, of which nothing is written: one to warm up, and the sums of those after it.
+    def rehearse(self, *, updates: int, seconds: float) -> list[Totals]:
+        """Some updates for the sake of their speed, of which nothing is written: one to warm up, and the sums of each of those after it.
 
         These are at most ``updates``, and no more begin after ``seconds``, but there is at least one.
         """
         self.model.train()
+        made: list[Totals] = []
         with closing(self._windows()) as found:
             for window in found:
-                began = time.monotonic()
+                self.totals, began = Totals(), time.monotonic()
                 if self._update(window) is None or self.progress.step == 1:
-                    self.totals = Totals()
                     continue
-                self.totals.seconds += time.monotonic() - began
-                if self.progress.step > updates or self.totals.seconds > seconds:
+                self.totals.seconds = time.monotonic() - began
+                made.append(self.totals)
+                if len(made) >= updates or sum(each.seconds for each in made) > seconds:
                     break
-        return self.totals
+        return made
 
     def resume(self, checkpoint: Path) -> None:
         """Goes back to the place of a checkpoint of this run; its weights are already in the bundle.
@@ -273,10 +275,10 @@ class Trainer:
         rate = totals.tokens / totals.seconds
         record = {"step": progress.step, "epoch": progress.epoch, **totals.means(), "lr": self.rate(progress.step)}
         record |= {"grad_norm": norm, "tok_s": rate, "seconds": progress.seconds, **peak_memory(self.device)}
-        left = (settings.max_steps - progress.step) * progress.seconds / progress.step
-        if settings.max_minutes:
-            left = min(left, 60 * settings.max_minutes - progress.seconds)
-        self.log.train(record, seconds_left=max(left, 0))
+        self.log.train(record, seconds_left=seconds_left(settings, progress))
+        if not self.warned and (sentences := foretold(settings, progress)):
+            self.warned = True
+            self.log.say(*sentences)
 
     def _judged(self, stop: str) -> str:
         """Makes the evaluation that the newest checkpoint owes, if it does, and notes there what came of it.
