@@ -293,7 +293,8 @@ class Trainer:
             self.progress.seconds += time.monotonic() - began
             if self.ranks.first:
                 save_progress(self._newest, self.progress, self.facts)
-                self._settle(self._newest)
+                if self.progress.best_step == self.progress.step:
+                    self._settle(self._newest)
         if self.ranks.first:
             write_report(self.run)
         return stop or self._impatient()
