@@ -39,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pairs(folder / "train", 400, choose)
-        write_pairs(folder / "valid", 30, choose)
+        write_pairs(folder / "valid", 200, choose)  # so that kills fall into evaluations, too
         began = time.monotonic()
         subprocess.run(command(folder, folder / "whole", options.steps), check=True, env=environment())
         alone = time.monotonic() - began
