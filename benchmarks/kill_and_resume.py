@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+PLACES = ("before a checkpoint", "after a checkpoint", "within a checkpoint", "within an evaluation")
 TIMES = ("time", "seconds", "tok_s", "mem", "device_mem")
 WORDS = [first + second for first in ("on", "ti", "re", "ga", "lu", "ma") for second in ("bek", "lo", "vast", "i")]
 
@@ -38,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pairs(folder / "train", 400, choose)
-        write_pairs(folder / "valid", 30, choose)
+        write_pairs(folder / "valid", 200, choose)  # so that kills fall into evaluations, too
         began = time.monotonic()
         subprocess.run(command(folder, folder / "whole", options.steps), check=True, env=environment())
         alone = time.monotonic() - began
@@ -84,7 +85,7 @@ def environment() -> dict[str, str]:
 
 def survive(folder: Path, options: argparse.Namespace, choose: random.Random, alone: float) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """Trainings with kills, until there were enough: when they came, as the run folder shows it, and how each finished run compares."""
-    run, places = folder / "killed", dict.fromkeys(("before a checkpoint", "after a checkpoint", "within a checkpoint"), 0)
+    run, places = folder / "killed", dict.fromkeys(PLACES, 0)
     finished: list[dict[str, Any]] = []
     kills = 0
     while True:
@@ -99,8 +100,7 @@ def survive(folder: Path, options: argparse.Namespace, choose: random.Random, al
             process.send_signal(signal.SIGKILL)
             process.wait()
             kills += 1
-            within, after = (any((run / "checkpoints").glob(pattern)) for pattern in (".step-*", "step-*"))
-            places["within a checkpoint" if within else "after a checkpoint" if after else "before a checkpoint"] += 1
+            places[place(run)] += 1
             continue
         if process.returncode:
             sys.exit(f"the resumed training ended with status {process.returncode}")
@@ -109,6 +109,17 @@ def survive(folder: Path, options: argparse.Namespace, choose: random.Random, al
             return places, finished
         shutil.rmtree(run)
         kills = 0
+
+
+def place(run: Path) -> str:
+    """Where a kill came, as the run folder shows it."""
+    if any((run / "checkpoints").glob(".step-*")):
+        return "within a checkpoint"
+    newest = max((run / "checkpoints").glob("step-*"), default=None)
+    if newest is None:
+        return "before a checkpoint"
+    known = json.loads((newest / "state" / "progress.json").read_text("utf-8"))["progress"]
+    return "within an evaluation" if known["owed"] else "after a checkpoint"
 
 
 def compare(whole: Path, killed: Path) -> dict[str, bool]:

@@ -133,16 +133,16 @@ def test_a_loss_that_is_no_number_on_one_rank_stops_all_with_one_line(tmp_path: 
     data = write_pairs(tmp_path / "train", numbered(12))
 
     def poisoned(run: Path) -> int:
-        calls = 0
+        calls, whole = 0, loss.output_loss
 
         def output_loss(*states: Any, **settings: Any) -> Loss:
             nonlocal calls
             calls += 1
-            found = loss.output_loss(*states, **settings)
+            found = whole(*states, **settings)
             return found._replace(smoothed=found.smoothed * math.nan) if (calls, os.environ["RANK"]) == (3, "1") else found
 
         patch = pytest.MonkeyPatch()
-        patch.setattr("dragoman.training.trainer.output_loss", output_loss)
+        patch.setattr(loss, "output_loss", output_loss)
         return train(run, data, "--quiet", "--max-steps", "9", training__evaluate_every=2)
 
     statuses = on_ranks(2, tmp_path, lambda: poisoned(tmp_path / "run"))

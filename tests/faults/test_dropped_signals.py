@@ -47,7 +47,7 @@ sys.exit(status)
 
 
 def signalled(number: int, *arguments: str | Path, window: int, folder: Path, late: bool = False) -> subprocess.CompletedProcess[str]:
-    """The command with one line a batch; at the beginning of the third, or ``late`` at its end, a signal comes where its exception is lost."""
+    """The command with a line a batch; as the third begins, or ``late``, as it ends, a signal comes where its exception is lost."""
     when = "late" if late else "early"
     command = [sys.executable, "-c", PROGRAM, str(number), str(window), when, *map(str, arguments), "--device", "cpu"]
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=environment(), cwd=folder)

@@ -413,10 +413,11 @@ def test_a_full_disk_stops_with_one_line_and_can_be_gone_on_from(
     assert Path("out").read_text().splitlines() == [each.text for each in Translator.load(model, device="cpu").translate(LINES)]
 
 
-@pytest.mark.parametrize(("number", "status", "end"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
-def test_a_signal_that_comes_after_a_failure_does_not_hide_what_was_kept(
-    number: int, status: int, end: str, model: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_after_a_failure_hides_neither_its_cause_nor_what_was_kept(
+    number: int, model: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The status is the failure's, too."""
     write, read, calls = Unfinished._write, Unfinished._read_record, []
 
     def full(self: Unfinished, name: str, data: bytes) -> None:
@@ -432,10 +433,31 @@ def test_a_signal_that_comes_after_a_failure_does_not_hide_what_was_kept(
 
     monkeypatch.setattr(Unfinished, "_write", full)
     monkeypatch.setattr(Unfinished, "_read_record", disturbed)
-    assert run(model) == status
+    assert run(model) == 1
     *_, kept, last = capfd.readouterr().err.splitlines()
     assert "out.partial: holds the first 4 lines" in kept
-    assert last == f"dragoman: {end}"
+    assert last == f"dragoman: {desk / 'out'}: cannot write: No space left on device; make room there, and go on with --resume"
+
+
+def test_of_two_signals_the_first_is_told(
+    model: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, keep = Unfinished.add, Unfinished._keep
+
+    def ended(self: Unfinished, *arguments: Any) -> None:
+        add(self, *arguments)
+        signal.raise_signal(signal.SIGTERM)
+
+    def disturbed(self: Unfinished) -> None:
+        signal.raise_signal(signal.SIGINT)
+        keep(self)
+
+    monkeypatch.setattr(Unfinished, "add", ended)
+    monkeypatch.setattr(Unfinished, "_keep", disturbed)
+    assert run(model) == 143
+    *_, kept, last = capfd.readouterr().err.splitlines()
+    assert "out.partial: holds the first" in kept
+    assert last == "dragoman: terminated"
 
 
 def piped(model: Path, raw: bytes, *arguments: str) -> int:

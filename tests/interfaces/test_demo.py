@@ -53,7 +53,9 @@ def test_what_it_shows_is_what_it_does(tmp_path: Path, monkeypatch: pytest.Monke
     days = {name: {line for line in pair[1] if line[0].isdigit()} for name, pair in sides.items()}
     assert {name: len(found) for name, found in days.items()} == DATES
     assert len(set.union(*days.values())) == sum(DATES.values())  # no day is in two of them
-    shown = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    shown = out.splitlines()
+    assert "warning: training.schedule=linear falls to 0 at step 900 (training.max_steps), but the minutes" in err
     commands = [line.removeprefix("$ ").split()[:3] for line in shown if line.startswith("$ dragoman")]
     run = "runs/demo-2/en-de"
     assert commands == [["dragoman", "train", "en-de"], ["dragoman", "evaluate", run], ["dragoman", "translate", run]]
@@ -68,8 +70,10 @@ def test_what_it_shows_is_what_it_does(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.timeout(900)
 def test_it_learns_dates_that_it_has_never_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "demo"
-    assert main(["demo", "--out", str(folder), "--pairs", "en-de"]) == 0
-    capsys.readouterr()
+    assert main(["demo", "--out", str(folder), "--pairs", "en-de", "--minutes", "200"]) == 0
+    said = capsys.readouterr().err
+    assert "warning" not in said  # minutes that are enough change nothing
+    assert "training.schedule" not in said
     assert main(["evaluate", str(folder / "en-de"), "--test", str(folder / "text/en-de/test"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["sentences"] == 5 * DATES["test"]

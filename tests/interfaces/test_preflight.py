@@ -1,6 +1,8 @@
 """What is said before a training: memory against what autograd keeps, an epoch against its batches, a dry run that leaves nothing."""
 
+import itertools
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from dragoman.model import attention
 from dragoman.model.build import build_model
 from dragoman.presets import count_parameters
 from dragoman.training import preflight as preflight_module
-from dragoman.training.preflight import estimate_memory, preflight, readable_bytes
+from dragoman.training.preflight import estimate_memory, measured_lines, preflight, readable_bytes
 from training_runs import TINY, checkpoints, final_weights, make_trainer, records, same_bits, toy_pairs, train, write_pairs
 
 CPU = torch.device("cpu")
+RISING = r"warning: the run ends at (about )?step [\d,]+, where the learning rate is still rising, as it does"
 SIZES = {"d_model": 64, "d_ff": 256, "n_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 SIZES |= {"source_vocabulary": 100, "target_vocabulary": 100}
 
@@ -134,8 +137,89 @@ def test_a_dry_run_tells_when_the_warm_up_is_longer_than_the_run(
 ) -> None:
     assert train(tmp_path / "run", data, "--dry-run", "--quiet", *limits, training__warmup_steps=warmup) == 0
     warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
-    told = f"warning: at the end the learning rate would still be rising, as it does to step {warmup:,} (training.warmup_steps): "
-    assert warnings == ([f"{told}train longer, or with fewer such steps"] if short else [])
+    told = rf"{RISING} to step {warmup:,} \(training.warmup_steps\), .*"
+    assert [bool(re.fullmatch(told, warning)) for warning in warnings] == [True] * short
+
+
+def warnings_of(said: str) -> list[int]:
+    """The numbers of the lines that are warnings; none is there twice."""
+    lines = said.splitlines()
+    found = [number for number, line in enumerate(lines) if line.startswith("warning: ")]
+    assert len({lines[number] for number in found}) == len(found)
+    return found
+
+
+def test_a_run_tells_first_of_all_that_its_steps_are_fewer_than_the_warm_up(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And does not say it again; resumed it says it again, or no more when it is longer."""
+    run = tmp_path / "run"
+    assert train(run, data, "--max-steps", "5", training__warmup_steps=6) == 0
+    said = capsys.readouterr().err
+    lines = said.splitlines()
+    (place,) = warnings_of(said)
+    assert re.fullmatch(rf"{RISING} to step 6 \(training.warmup_steps\), so the model learns little: .*", lines[place])
+    assert "ends at step 5, where" in lines[place]
+    assert lines[place - 1].startswith("memory: about ")
+    assert lines[place + 1].startswith("1/5  ")
+    assert train(run, None, "--max-steps", "6") == 0
+    assert warnings_of(capsys.readouterr().err) == []
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_run_tells_what_its_minutes_will_cut_off_while_there_is_time_left(
+    schedule: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock of a second a step, and ten seconds."""
+    clock = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) / 2)  # the trainer looks twice a step
+    settings = {"training__warmup_steps": 50, "training__schedule": schedule, "training__log_every": 2}
+    assert train(tmp_path / "run", data, "--max-steps", "60", "--max-minutes", str(1 / 6), **settings) == 0
+    said = capsys.readouterr().err
+    lines, found = said.splitlines(), warnings_of(said)
+    assert lines[found[0] - 1].startswith("2/60  ")
+    assert len(found) == (2 if schedule == "linear" else 1)
+    told = [int(re.search(r" at about step (\d+)[,;]", lines[number])[1]) for number in found]  # type: ignore[index]
+    reached = records(tmp_path / "run", "event")[-1]["step"]
+    assert told == [pytest.approx(reached, abs=3)] * len(found)
+    if schedule == "linear":
+        assert lines[found[1]].startswith(
+            "warning: training.schedule=linear falls to 0 at step 60 (training.max_steps), but the minutes of "
+        )
+
+
+def test_what_could_not_be_told_before_is_told_at_the_end(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"training__warmup_steps": 50, "training__schedule": "cosine"}
+    assert train(tmp_path / "run", data, "--max-steps", "60", "--max-minutes", "0.00001", **settings) == 0
+    said = capsys.readouterr().err
+    lines, found = said.splitlines(), warnings_of(said)
+    assert [" step 1, where" in lines[found[0]], "are over at step 1; choose max_steps to fit" in lines[found[1]]] == [True, True]
+    assert lines[found[1] + 1].startswith("the 1e-05 minutes are over")
+
+
+def test_patience_that_ends_within_the_warm_up_is_told(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"training__warmup_steps": 50, "training__learning_rate": 1e-30, "training__evaluate_every": 1, "training__patience": 1}
+    valid = ("--valid", data.with_name("valid"))
+    assert train(tmp_path / "run", data, *valid, "--max-steps", "60", training__schedule="linear", **settings) == 0
+    said = capsys.readouterr().err
+    (place,) = warnings_of(said)
+    assert "the run ends at step 2, where the learning rate is still rising" in said.splitlines()[place]
+
+
+def test_the_speed_is_that_of_most_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of eight wait for another program."""
+    trainer = make_trainer(tmp_path, toy_pairs(40))
+    update, calls = trainer._update, itertools.count()
+
+    def disturbed(window: Any) -> float | None:
+        if next(calls) in (2, 5, 6):
+            time.sleep(1)
+        return update(window)
+
+    monkeypatch.setattr(trainer, "_update", disturbed)
+    known = preflight(trainer.bundle.config, trainer.corpus, device=CPU)
+    (seconds,) = re.findall(r"measured on 8 updates: .* a second, ([\d.e-]+) s an update", measured_lines(trainer, known)[0])
+    assert float(seconds) < 0.3
 
 
 def test_a_dry_run_changes_nothing_of_the_run_that_follows(data: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,9 +15,11 @@ from rich.console import Console
 from command_line import dragoman, environment
 from dragoman.cli import main
 from dragoman.training.log import RunLog
-from dragoman.training.records import best_evaluation, read_log, standing
+from dragoman.training.records import best_evaluation, read_log, read_log_from, standing
 from dragoman.training.samples import choose_samples, write_outputs
-from training_runs import TINY, make_trainer, records, toy_pairs, train, write_pairs
+from dragoman.training.state import Progress
+from dragoman.training.validation import judge
+from training_runs import TINY, records, toy_pairs, train, write_pairs
 
 VALID = toy_pairs(9, seed=9)
 
@@ -218,12 +221,12 @@ def test_the_figure_that_decides_says_what_it_gained(
     assert capsys.readouterr().err == f"✓ step 1,200  {shown}\n"
 
 
-def test_what_an_evaluation_gained_and_a_loss_that_is_no_number_is_never_better(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, toy_pairs(4), best_by="loss")
-    judged = []
+def test_what_an_evaluation_gained_and_a_loss_that_is_no_number_is_never_better() -> None:
+    progress, judged = Progress(), []
     for step, loss in enumerate((2.0, 1.5, math.nan, 1.75, 1.25), start=1):
-        trainer.progress.step = step
-        judged.append((trainer._judge({"loss": loss, "bleu": 1.0}), trainer.progress.best_step, trainer.progress.evaluations_since_best))
+        progress.step = step
+        found = judge(progress, {"loss": loss, "bleu": 1.0}, best_by="loss", measure="the loss")
+        judged.append((found, progress.best_step, progress.evaluations_since_best))
     assert judged == [({"loss": None}, 1, 0), ({"loss": -0.5}, 2, 0), (None, 2, 1), (None, 2, 2), ({"loss": -0.25}, 5, 0)]
 
 
@@ -248,6 +251,24 @@ def test_what_a_resumed_run_did_again_counts_once(tmp_path: Path) -> None:
     assert best_evaluation(evaluations, best_by="bleu") == logged[2]
     assert best_evaluation([{"step": 2, "loss": 4}, *evaluations], best_by="loss") == logged[2]
     assert best_evaluation([], best_by="bleu") is None
+
+
+def test_an_evaluation_that_a_resumed_run_still_owed_counts_once(tmp_path: Path) -> None:
+    """A kill may come after its record was written and before the checkpoint knew of it; to every reader of the log."""
+    logged: list[dict[str, Any]] = [
+        {"t": "train", "step": 2, "loss": 3},
+        {"t": "eval", "step": 2, "loss": 2},
+        {"t": "event", "event": "resume", "step": 2},
+        {"t": "eval", "step": 4, "loss": 2},
+    ]
+    again = [{"t": "event", "event": "resume", "step": 4, "owed": True}, {"t": "eval", "step": 4, "loss": 2}]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in logged), encoding="utf-8")
+    read = read_log_from(tmp_path, 0)
+    assert read.records == logged
+    with (tmp_path / "log.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in again)
+    assert read_log_from(tmp_path, read.end) == (standing(logged + again), 0, (tmp_path / "log.jsonl").stat().st_size)
+    assert standing(logged + again) == [*logged[:3], *again]
 
 
 def test_tensorboard_has_the_numbers_of_the_log(tmp_path: Path) -> None:

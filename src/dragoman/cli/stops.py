@@ -74,23 +74,25 @@ def _handler_after(failed: bool, before: Handler) -> Handler:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """SIGTERM and Ctrl-C wait while the block runs; the first does at its end what it would have done, unless the block fails."""
-    received: list[int] = []
+    """SIGTERM and Ctrl-C do nothing while the block runs: it has the last words of work that failed, which ends without them.
+
+    So what is told, and the exit status, is of what came first.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, lambda number, frame: received.append(number))
+        signal.signal(number, signal.SIG_IGN)
     try:
         yield
     finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
-    if received:
-        signal.raise_signal(received[0])
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
     """Ctrl-C or SIGTERM once: finish the step, save and leave; a second time: leave now. Gives the signals received.
+
+    An evaluation is not finished: what it is of is saved, and the resumed run makes it first.
 
     After a failure SIGTERM does nothing more to a process that speaks for a job of torchrun (`_handler_after`).
     """
@@ -99,11 +101,11 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        trainer.interrupted = True
         for known in before:
             signal.signal(known, signal.SIG_DFL)
         with suppress(RuntimeError):  # the signal may come while a line is being written
-            notify("finishing the step or the evaluation and saving; once more stops now")
+            notify("finishing the step and saving; once more stops now")
+        trainer.interrupt()
 
     for number in before:
         signal.signal(number, ask_to_stop)
@@ -118,6 +120,7 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
 
 def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> None:
     """Why a training ended, its best checkpoint, and what one may do next."""
+    from dragoman.training.outlook import cut_short
     from dragoman.training.report import Report
 
     progress, minutes = trainer.progress, trainer.settings.max_minutes or 0
@@ -138,17 +141,14 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     record = Report.read(run).best()
     if record and record["step"] == progress.best_step and "bleu" in record:
         best += f": BLEU {record['bleu']:.2f} {record['signature']}"
-    warmup = trainer.settings.warmup_steps
-    if progress.step < warmup and reason != "interrupted":
-        log.say(
-            f"warning: the learning rate was still rising, as it does to step {warmup:,} (training.warmup_steps), so the model has learnt "
-            "little: train it longer, or begin again with fewer such steps"
-        )
+    cut = reason in ("max_minutes", "patience") and not trainer.warned
+    warnings = cut_short(trainer.settings, progress.step, by_minutes=reason == "max_minutes") if cut else []
     uses = {
         "decoder-only": [f'  dragoman generate {run} "PROMPT"', f"  dragoman score {run} --test FILE"],
         "encoder-only": [f'  dragoman fill {run} "TEXT WITH <mask>"', f"  dragoman embed {run} FILE"],
     }
     log.say(
+        *warnings,
         f"{why} at step {progress.step:,}{best}",
         *uses.get(
             trainer.bundle.config.model.architecture,

@@ -216,7 +216,7 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
             notify(sentence)
         with log:
             log.say(f"{_headline(prepared, trainer)}  → {run}", *known.lines())
-            log.event("resume" if step else "start", step=step)
+            log.event("resume" if step else "start", step=step, **({"owed": True} if trainer.progress.owed else {}))
             return _loop(run, trainer, log)
 
 

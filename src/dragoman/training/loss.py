@@ -90,6 +90,26 @@ def rdrop_loss(
     )
 
 
+def model_loss(model: Model, batch: Batch, *, epsilon: float, rdrop: float, dtype: torch.dtype) -> Loss:
+    """The loss of a model on a batch's N target tokens, with matrix products in ``dtype``.
+
+    A model in training has ``rdrop`` as the α of `rdrop_loss`, where it is not 0. One that is not is being compared with others, so the
+    output's own product is in float32.
+    """
+    gold = batch.target_output[batch.target_mask]
+
+    def last() -> tuple[Tensor, Tensor]:
+        with torch.autocast(batch.target_mask.device.type, dtype=dtype, enabled=dtype != torch.float32):
+            hidden = predicting_states(model, batch)
+        return with_bias(hidden, model.output.weight, model.output_bias)
+
+    hidden, matrix = last()
+    if rdrop and model.training:
+        both = (hidden, last()[0])  # the second pass draws other dropout
+        return rdrop_loss(both, matrix, gold, epsilon=epsilon, alpha=rdrop, dtype=dtype)
+    return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=dtype if model.training else torch.float32)
+
+
 def symmetric_divergence(first: Tensor, second: Tensor, matrix: Tensor, *, rows: int = 512, dtype: torch.dtype = torch.float32) -> Tensor:
     """Σ ½(KL(p‖q) + KL(q‖p)) over N tokens, p and q the distributions of first and second (N, D) against the output matrix (V, D).
 

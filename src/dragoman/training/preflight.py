@@ -6,6 +6,7 @@ Shapes:  N tokens of a batch's longer side, padding counted   T positions   H he
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from dragoman.errors import DragomanError
 from dragoman.presets import count_parameters
 from dragoman.training.distributed import ALONE, Ranks
 from dragoman.training.log import clock
+from dragoman.training.outlook import at_the_end, cut_short
 from dragoman.training.precision import compute_dtype
 from dragoman.training.trainer import Trainer
 
@@ -51,7 +53,7 @@ class Preflight:
     """What is known of a training before its first update; ``free`` is None where the system does not tell.
 
     Of a text for a model of one sequence no token is a source token, and the pairs are its blocks.
-    ``budget`` is the number that was found for training.batch_tokens=auto, None where it was given.
+    ``budget`` is the number that was found for training.batch_tokens=auto, None where it was given. ``warnings`` are of the run's end.
     """
 
     parameters: int
@@ -63,6 +65,7 @@ class Preflight:
     pairs: int
     dropped: Mapping[str, int]
     budget: int | None = None
+    warnings: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """For people, without the parameters."""
@@ -81,6 +84,7 @@ class Preflight:
             f"memory: about {readable_bytes(memory.total)} (weights {readable_bytes(memory.weights)}, gradients "
             f"{readable_bytes(memory.gradients)}, Adam {readable_bytes(memory.moments)}, activations {readable_bytes(memory.activations)})"
             f"{room}",
+            *self.warnings,
         ]
 
 
@@ -118,6 +122,7 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ra
         pairs=len(corpus),
         dropped=corpus.dropped,
         budget=training.batch_budget if found else None,
+        warnings=at_the_end(training),
     )
 
 
@@ -147,32 +152,30 @@ def estimate_memory(
 
 
 def measured_lines(trainer: Trainer, known: Preflight) -> list[str]:
-    """What a few updates of a trainer show of speed, memory and the time to the end, for people."""
+    """What a few updates of a trainer show of speed, memory and the time to the end, for people.
+
+    The speed is the median of theirs, for another program may come between some of them.
+    """
     training: TrainingConfig = trainer.settings
-    totals = trainer.rehearse(updates=UPDATES, seconds=SECONDS)
-    updates = trainer.progress.step - 1
-    step_seconds = totals.seconds / updates
+    made = trainer.rehearse(updates=UPDATES, seconds=SECONDS)
+    speed = median(each.tokens / each.seconds for each in made)
+    step_seconds = mean(each.tokens for each in made) / speed
     peak = peak_memory(trainer.device)
     most = peak.get("device_mem", peak.get("mem"))
     lines = [
-        f"measured on {updates} updates: {totals.tokens / totals.seconds:,.0f} target tokens a second, {step_seconds:.3g} s an update"
+        f"measured on {len(made)} updates: {speed:,.0f} target tokens a second, {step_seconds:.3g} s an update"
         + (f", most memory {readable_bytes(most)}" if most else ""),
         f"to the end: {training.max_steps:,} steps ({training.max_steps / known.epoch_steps:,.1f} epochs) in "
         f"{clock(training.max_steps * step_seconds)}, evaluations not counted",
     ]
-    last = training.max_steps
     if training.max_minutes:
         reached = int(60 * training.max_minutes / step_seconds)
         if reached < training.max_steps:
-            last = reached
-            lines.append(
-                f"within training.max_minutes={training.max_minutes:g}: about {reached:,} steps ({reached / known.epoch_steps:,.1f} epochs)"
-            )
-    if last < training.warmup_steps:
-        lines.append(
-            f"warning: at the end the learning rate would still be rising, as it does to step {training.warmup_steps:,} "
-            "(training.warmup_steps): train longer, or with fewer such steps"
-        )
+            epochs = reached / known.epoch_steps
+            lines += [
+                f"within training.max_minutes={training.max_minutes:g}: about {reached:,} steps ({epochs:,.1f} epochs)",
+                *cut_short(training, reached, by_minutes=True, about=True),
+            ]
     return lines
 
 

@@ -81,12 +81,15 @@ def _records(lines: Iterable[bytes]) -> list[Record]:
 
 
 def standing(records: Iterable[Record]) -> list[Record]:
-    """The records without those of updates that a run did once more: resumed at a step, it knows nothing of what came after that step."""
+    """The records without those of updates that a run did once more: resumed at a step, it knows nothing of what came after that step.
+
+    Nor of the step's own evaluation, where that was still ``owed``.
+    """
     kept: list[Record] = []
     for record in records:
         if record.get("event") in ("start", "resume"):
-            step = record.get("step", 0)
-            kept = [earlier for earlier in kept if earlier.get("t") == "event" or earlier.get("step", 0) <= step]
+            step, owed = record.get("step", 0), bool(record.get("owed"))
+            kept = [each for each in kept if each.get("t") == "event" or each.get("step", 0) <= step - (owed and each.get("t") == "eval")]
         kept.append(record)
     return kept
 

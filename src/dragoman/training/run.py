@@ -229,11 +229,6 @@ def idle_settings(given: Config, used: Config) -> list[str]:
     if (value := getattr(training, idle)) != _default(training, idle):
         instead = "factor scales it" if idle == "learning_rate" else "its peak is learning_rate"
         sentences.append(f"training.{idle}={value:g} does nothing under training.schedule={training.schedule}; {instead}")
-    if training.max_minutes and training.schedule in ("cosine", "linear"):
-        sentences.append(
-            f"training.schedule={training.schedule} falls to {training.minimum_rate:g} at training.max_steps={training.max_steps}, not "
-            f"when the {training.max_minutes:g} minutes of training.max_minutes are over; choose max_steps to fit"
-        )
     for name in ("source_vocabulary", "target_vocabulary", "pad"):
         value, chosen = getattr(given.model, name), getattr(used.model, name)
         if value not in (chosen, _default(given.model, name)):

@@ -11,6 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dragoman.errors import DragomanError
+from dragoman.files import write_file
 from dragoman.training.distributed import seed_rank
 from dragoman.training.precision import LossScale
 from dragoman.training.sharding import own_moments
@@ -25,7 +26,7 @@ class Progress:
 
     ``measure`` says what ``best`` is a number of, for numbers of different measures cannot be compared; ``bfloat16`` whether the matrix
     products are in that type; ``scale`` is that of the loss in float16; ``unreported`` has the sums over the updates since the last record
-    in the log.
+    in the log. ``owed`` says that the evaluation of this step is still to be made.
     """
 
     step: int = 0
@@ -39,6 +40,7 @@ class Progress:
     evaluations_since_best: int = 0
     bfloat16: bool = False
     unreported: tuple[float, ...] = ()
+    owed: bool = False
     scale: LossScale = field(default_factory=LossScale)
 
     def __post_init__(self) -> None:
@@ -56,6 +58,8 @@ class Progress:
         numbers = (self.seconds, *(self.best or ()), *self.unreported)
         if not all(isinstance(each, int) and each >= 0 for each in counts) or not all(isinstance(each, int | float) for each in numbers):
             raise ValueError("what should be numbers is something else")
+        if not isinstance(self.owed, bool):
+            raise ValueError("what should be true or false is something else")
         if len(self.unreported) not in _SUMS or not isinstance(self.scale, LossScale):
             raise ValueError("the sums or the scale of the loss are not whole")
 
@@ -84,7 +88,16 @@ def save_state(
     for index, own in moments.items():
         tensors |= {f"optimizer.{index}.{name}": value for name, value in own.items()}
     (state / "tensors.safetensors").write_bytes(save(tensors))
-    (state / "progress.json").write_text(json.dumps({"progress": asdict(progress), "facts": facts}, indent=1) + "\n", encoding="utf-8")
+    (state / "progress.json").write_text(_told(progress, facts), encoding="utf-8", newline="\n")
+
+
+def save_progress(folder: Path, progress: Progress, facts: dict[str, str]) -> None:
+    """Replaces the progress in a checkpoint's state, so that a reader finds the old one or the new; DragomanError when the disk refuses."""
+    write_file(folder / "state" / "progress.json", _told(progress, facts))
+
+
+def _told(progress: Progress, facts: dict[str, str]) -> str:
+    return json.dumps({"progress": asdict(progress), "facts": facts}, indent=1) + "\n"
 
 
 def load_state(

@@ -2,10 +2,9 @@
 
 import logging
 import math
-import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.bundle import Bundle, list_checkpoints, mark_checkpoint, marked_checkpoint, save_bundle
+from dragoman.bundle import Bundle, save_bundle
 from dragoman.config import TrainingConfig
 from dragoman.data.batching import Batch, Indices
 from dragoman.data.corpus import Corpus
@@ -23,20 +22,21 @@ from dragoman.devices import peak_memory
 from dragoman.errors import DragomanError
 from dragoman.ranks import answered
 from dragoman.training.aligning import objective, watched, with_alignment
+from dragoman.training.checkpoints import mark_newest, remove_older
 from dragoman.training.distributed import ALONE, Ranks, seed_rank
 from dragoman.training.log import RunLog
-from dragoman.training.loss import GuidedLoss, Loss, output_loss, predicting_states, rdrop_loss, with_bias
+from dragoman.training.loss import GuidedLoss, Loss, model_loss
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
+from dragoman.training.outlook import foretold, seconds_left
 from dragoman.training.precision import DTYPES, SMALLEST_SCALE, compute_dtype
-from dragoman.training.records import judged_by, merit
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
 from dragoman.training.schedule import rate_of
 from dragoman.training.sharding import ShardedModel, whole_moments, whole_tensor
-from dragoman.training.state import Progress, load_state, random_states, save_state
+from dragoman.training.state import Progress, load_state, random_states, save_progress, save_state
 from dragoman.training.totals import Totals
-from dragoman.training.validation import validation_figures
+from dragoman.training.validation import judge, measure_of, validation_figures
 from dragoman.training.windows import Window, ahead, pinned, windows
 
 logger = logging.getLogger("dragoman")
@@ -48,12 +48,16 @@ Under "outputs" it may return every translation, for the run's samples/ and not 
 """
 
 
+class _Abandoned(BaseException):
+    """Ends an evaluation that nobody waits for any more; nothing on the way may take it for a failure."""
+
+
 class Trainer:
     """Trains the model of a bundle on a corpus and leaves checkpoints in the run folder.
 
     ``validation`` and ``score`` are what an evaluation measures, if given. ``facts`` are fingerprints that a resumed run must share.
-    Setting ``interrupted`` makes the loop finish its step, save and return. Each of many ``ranks`` has a trainer with the same bundle and
-    corpus; the first one writes and evaluates, and all stop at the same step.
+    `interrupt` makes the loop finish its step, save and return. Each of many ``ranks`` has a trainer with the same bundle and corpus; the
+    first one writes and evaluates, and all stop at the same step. ``warned`` says whether the log has told what its minutes will cut off.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class Trainer:
         self.dtype = self._compute_dtype()
         self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
-        self.interrupted = False
+        self.interrupted = self.warned = self._evaluating = False
         if ranks.rank:
             seed_rank(self.settings.seed, rank=ranks.rank, step=0)
 
@@ -98,7 +102,10 @@ class Trainer:
         if not self.shards:
             self.ranks.copy_weights(self.model)
         started = time.monotonic() - self.progress.seconds
-        if stop := self._limit():
+        stop = self._limit()
+        if self.progress.owed:
+            stop = self._judged(stop)
+        if stop:
             return stop
         with closing(self._windows()) as found:
             for window in found:
@@ -110,35 +117,45 @@ class Trainer:
                 if norm is None:
                     continue  # no step was made, so nothing that is due at this step is due again
                 stop = self._limit()
-                if stop or self.progress.step % self.settings.log_every == 0:
-                    self._report(norm)
                 due = self.progress.step % self.settings.evaluate_every == 0
+                last = stop not in ("", "interrupted")  # else a resumed run would have records that an uninterrupted one has not
+                if last or self.progress.step % self.settings.log_every == 0:
+                    self._report(norm)
                 if due or stop:
-                    if due or stop != "interrupted":  # else the resumed run would count an evaluation that an uninterrupted one has not
-                        self._evaluate()
-                    self.progress.seconds = time.monotonic() - started
+                    self.progress.owed = self.validation is not None and (due or last)
                     self._save()
-                    stop = stop or self._impatient()
+                    stop = self._judged(stop)
                 if stop:
                     return stop
         raise AssertionError("the epochs never end")
 
-    def rehearse(self, *, updates: int, seconds: float) -> Totals:
-        """Some updates for the sake of their speed, of which nothing is written: one to warm up, and the sums of those after it.
+    def interrupt(self) -> None:
+        """For a signal's handler: the loop finishes its step, saves and returns.
+
+        An evaluation ends at once, for the checkpoint is written already; a run that is resumed there makes it first.
+        """
+        self.interrupted = True
+        if self._evaluating:
+            self._evaluating = False
+            raise _Abandoned
+
+    def rehearse(self, *, updates: int, seconds: float) -> list[Totals]:
+        """Some updates for the sake of their speed, of which nothing is written: one to warm up, and the sums of each of those after it.
 
         These are at most ``updates``, and no more begin after ``seconds``, but there is at least one.
         """
         self.model.train()
+        made: list[Totals] = []
         with closing(self._windows()) as found:
             for window in found:
-                began = time.monotonic()
+                self.totals, began = Totals(), time.monotonic()
                 if self._update(window) is None or self.progress.step == 1:
-                    self.totals = Totals()
                     continue
-                self.totals.seconds += time.monotonic() - began
-                if self.progress.step > updates or self.totals.seconds > seconds:
+                self.totals.seconds = time.monotonic() - began
+                made.append(self.totals)
+                if len(made) >= updates or sum(each.seconds for each in made) > seconds:
                     break
-        return self.totals
+        return made
 
     def resume(self, checkpoint: Path) -> None:
         """Goes back to the place of a checkpoint of this run; its weights are already in the bundle.
@@ -160,8 +177,7 @@ class Trainer:
         self.progress = progress
         if self.ranks.first:
             self.totals = Totals(*progress.unreported)  # type: ignore[arg-type]  # whole numbers stay whole in JSON
-            self._mark(checkpoint)  # a run may be killed between a checkpoint and what follows it
-            self._tidy(checkpoint)
+            self._settle(checkpoint)  # a run may be killed between a checkpoint and what follows it
 
     def _windows(self) -> Generator[Window]:
         """The updates from the place in the data on; where the device is not the CPU, this makes them while that computes."""
@@ -225,22 +241,8 @@ class Trainer:
 
     def _loss(self, batch: Batch, *, epsilon: float) -> Loss | GuidedLoss:
         with watched(self.model, self.bundle.config.model, batch.links) as seen:
-            return with_alignment(self._output_loss(batch, epsilon), seen, batch.links)
-
-    def _output_loss(self, batch: Batch, epsilon: float) -> Loss:
-        gold = batch.target_output[batch.target_mask]
-        hidden, matrix = self._last(batch)
-        if self.settings.rdrop and self.model.training:
-            both = (hidden, self._last(batch)[0])  # the second pass draws other dropout
-            return rdrop_loss(both, matrix, gold, epsilon=epsilon, alpha=self.settings.rdrop, dtype=self.dtype)
-        dtype = self.dtype if self.model.training else torch.float32  # an evaluation is for comparing
-        return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=dtype)
-
-    def _last(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Hidden states (N, D) of a batch's N target tokens, and the output matrix (V, D) that they meet."""
-        with self._autocast():
-            hidden = predicting_states(self.model, batch)
-        return with_bias(hidden, self.model.output.weight, self.model.output_bias)
+            loss = model_loss(self.model, batch, epsilon=epsilon, rdrop=self.settings.rdrop, dtype=self.dtype)
+            return with_alignment(loss, seen, batch.links)
 
     def _clip(self) -> float:
         """Takes the scale of the loss from the gradient and scales it down to clip_norm, where that is set; returns its norm before."""
@@ -273,59 +275,77 @@ class Trainer:
         rate = totals.tokens / totals.seconds
         record = {"step": progress.step, "epoch": progress.epoch, **totals.means(), "lr": self.rate(progress.step)}
         record |= {"grad_norm": norm, "tok_s": rate, "seconds": progress.seconds, **peak_memory(self.device)}
-        left = (settings.max_steps - progress.step) * progress.seconds / progress.step
-        if settings.max_minutes:
-            left = min(left, 60 * settings.max_minutes - progress.seconds)
-        self.log.train(record, seconds_left=max(left, 0))
+        self.log.train(record, seconds_left=seconds_left(settings, progress))
+        if not self.warned and (sentences := foretold(settings, progress)):
+            self.warned = True
+            self.log.say(*sentences)
 
-    def _evaluate(self) -> None:
-        """Validation loss and scores; random states and the training mode are as before when it returns."""
-        if self.validation is None:
-            return
+    def _judged(self, stop: str) -> str:
+        """Makes the evaluation that the newest checkpoint owes, if it does, and notes there what came of it.
+
+        Returns why to stop, which is ``stop`` or found here. An interruption leaves the evaluation owed. Asked of all ranks.
+        """
+        if self.progress.owed:
+            began = time.monotonic()
+            if stop == "interrupted" or self.ranks.first_says(int(not self._evaluate())):
+                return "interrupted"
+            self.progress.owed = False
+            self.progress.seconds += time.monotonic() - began
+            if self.ranks.first:
+                save_progress(self._newest, self.progress, self.facts)
+                if self.progress.best_step == self.progress.step:
+                    self._settle(self._newest)
+        if self.ranks.first:
+            write_report(self.run)
+        return stop or self._impatient()
+
+    def _evaluate(self) -> bool:
+        """Validation loss and scores; random states and the training mode are as before when it returns. False if it was interrupted."""
         began = time.monotonic()
         with self._as_saved() as (bundle, _):
             if not self.ranks.first:
-                return
+                return True
+            try:
+                record = self._evaluation(bundle)
+            except _Abandoned:
+                return False
+            finally:
+                self.model.train()
+        if outputs := record.pop("outputs", None):
+            write_outputs(self.run, self.progress.step, outputs)
+        record["seconds"] = time.monotonic() - began
+        self.log.evaluation(record, best=judge(self.progress, record, best_by=self.settings.best_by, measure=self._measure()))
+        return True
+
+    def _evaluation(self, bundle: Bundle) -> dict[str, Any]:
+        """What there is to tell of an evaluation. Only here, where nothing is written, does `interrupt` raise."""
+        assert self.validation is not None
+        loss, tokenizer, step = partial(self._loss, epsilon=self.settings.label_smoothing), bundle.target_tokenizer, self.progress.step
+        try:
+            self._evaluating = True
+            if self.interrupted:
+                raise _Abandoned
             self.model.eval()
             with torch.inference_mode():
-                loss, tokenizer = partial(self._loss, epsilon=self.settings.label_smoothing), self.bundle.target_tokenizer
-                figures = validation_figures(
-                    self.validation, loss, self.bundle.config, tokenizer, device=self.device, step=self.progress.step
-                )
+                figures = validation_figures(self.validation, loss, bundle.config, tokenizer, device=self.device, step=step)
                 scores = dict(self.score(bundle)) if self.score else {}
-            self.model.train()
-        if outputs := scores.pop("outputs", None):
-            write_outputs(self.run, self.progress.step, outputs)
-        record = {"step": self.progress.step, **figures, **scores, "seconds": time.monotonic() - began}
-        self.log.evaluation(record, best=self._judge(record))
-
-    def _judge(self, record: Mapping[str, Any]) -> dict[str, float | None] | None:
-        """If no earlier evaluation was better: the figure that decides, with its change from the best before."""
-        self.progress.measure = self._measure()
-        key, value = judged_by(record, best_by=self.settings.best_by), merit(record, best_by=self.settings.best_by)
-        before = self.progress.best
-        if any(map(math.isnan, value)) or (before is not None and value <= before):
-            self.progress.evaluations_since_best += 1
-            return None
-        self.progress.best, self.progress.best_step, self.progress.evaluations_since_best = value, self.progress.step, 0
-        return {key: None if before is None else abs(value[0] - before[0]) * (1 if key == "bleu" else -1)}
-
-    def _by_bleu(self) -> bool:
-        return self.settings.best_by == "bleu" and self.score is not None and not self.bundle.config.model.single
+        finally:
+            self._evaluating = False
+        return {"step": step, **figures, **scores}
 
     def _measure(self) -> str:
-        """What the judgement compares, with every setting that changes its numbers."""
-        if not self._by_bleu():
-            stride = self.settings.validation_stride
-            return f"loss with label_smoothing {self.settings.label_smoothing}" + (f" and validation_stride {stride}" if stride else "")
-        return f"BLEU with {self.settings.bleu_tokenize} words" + (" in lower case" if self.settings.bleu_lowercase else "")
+        return measure_of(self.bundle.config, scored=self.score is not None)
+
+    @property
+    def _newest(self) -> Path:
+        return self.run / "checkpoints" / f"step-{self.progress.step:06}"
 
     def _save(self) -> None:
-        """A checkpoint of this step, the marks last and best, the removal of what is older than is kept, and the report."""
+        """A checkpoint of this step, the marks last and best, and the removal of what is older than is kept."""
         _, *others = self.ranks.gather(random_states(self.device))
         self.progress.unreported = astuple(self.totals.over(self.ranks))
         moments = whole_moments(self.optimizer, keep=self.ranks.first)
-        folder = self.run / "checkpoints" / f"step-{self.progress.step:06}"
+        folder = self._newest
         info = {"step": self.progress.step, "target_tokens": self.progress.target_tokens}
         with self._as_saved() as (bundle, trained):
             if not self.ranks.first:
@@ -335,27 +355,11 @@ class Trainer:
                 folder,
                 also=lambda beside: save_state(beside, self.progress, moments, self.facts, trained, device=self.device, others=others),
             )
-        self._mark(folder)
-        self._tidy(folder)
-        write_report(self.run)
+        self._settle(folder)
 
-    def _mark(self, newest: Path) -> None:
-        mark_checkpoint(self.run, "last", newest)
-        if self.progress.best_step == self.progress.step:
-            mark_checkpoint(self.run, "best", newest)
-
-    def _tidy(self, newest: Path) -> None:
-        checkpoints = list_checkpoints(self.run)
-        for checkpoint in checkpoints[: -self.settings.keep]:
-            if checkpoint != marked_checkpoint(self.run, "best"):
-                removed = checkpoint.with_name(f".{checkpoint.name}.removed")
-                checkpoint.rename(removed)  # a checkpoint that bears its name is whole
-                shutil.rmtree(removed)
-        for checkpoint in checkpoints:
-            if checkpoint != newest:
-                shutil.rmtree(checkpoint / "state", ignore_errors=True)
-        for leftover in newest.parent.glob(".step-*"):  # of a process that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
+    def _settle(self, newest: Path) -> None:
+        mark_newest(self.run, newest, best=self.progress.best_step == self.progress.step)
+        remove_older(self.run, newest, keep=self.settings.keep)
 
     @contextmanager
     def _as_saved(self) -> Iterator[tuple[Bundle, Mapping[str, Tensor]]]:
@@ -380,9 +384,6 @@ class Trainer:
         """As the first rank chooses, for it may be measured."""
         known = [*DTYPES.values()]
         return known[self.ranks.first_says(known.index(compute_dtype(self.bundle.config, self.device, before=before)))]
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
 
     def _not_finite(self, what: str, step: int, batches: list[Indices]) -> str:
         corpus = self.corpus.of_epoch(self.progress.epoch, seed=self.settings.seed, most=self.settings.batch_budget)

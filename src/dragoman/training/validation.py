@@ -1,8 +1,12 @@
-"""The loss on the validation text: of every token once, and for models of one sequence also an estimate from some places (Section 5)."""
+"""The loss on the validation text: of every token once, and for models of one sequence also an estimate from some places (Section 5).
+
+And the judgement whether a model is the best so far.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import mean, stdev
+from typing import Any
 
 import torch
 
@@ -12,6 +16,8 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.packing import PackedCorpus, batch_of
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.training.loss import GuidedLoss, Loss
+from dragoman.training.records import judged_by, merit
+from dragoman.training.state import Progress
 from dragoman.training.totals import Totals
 
 Measure = Callable[[Batch], Loss | GuidedLoss]
@@ -51,3 +57,27 @@ def _totals(corpus: Corpus, loss: Measure, config: Config, tokenizer: Tokenizer,
         batch = batch_of(corpus, indices, tokenizer).to(device)
         totals.add(loss(batch), int(batch.target_mask.sum()))
     return totals
+
+
+def judge(progress: Progress, record: Mapping[str, Any], *, best_by: str, measure: str) -> dict[str, float | None] | None:
+    """Counts an evaluation in the progress, by `measure_of`.
+
+    If no earlier one was better: the figure that decides, with its change from the best before.
+    """
+    progress.measure = measure
+    key, value = judged_by(record, best_by=best_by), merit(record, best_by=best_by)
+    before = progress.best
+    if any(map(math.isnan, value)) or (before is not None and value <= before):
+        progress.evaluations_since_best += 1
+        return None
+    progress.best, progress.best_step, progress.evaluations_since_best = value, progress.step, 0
+    return {key: None if before is None else abs(value[0] - before[0]) * (1 if key == "bleu" else -1)}
+
+
+def measure_of(config: Config, *, scored: bool) -> str:
+    """What the judgement compares, with every setting that changes its numbers; ``scored`` says whether evaluations translate."""
+    training = config.training
+    if training.best_by == "bleu" and scored and not config.model.single:
+        return f"BLEU with {training.bleu_tokenize} words" + (" in lower case" if training.bleu_lowercase else "")
+    stride = training.validation_stride
+    return f"loss with label_smoothing {training.label_smoothing}" + (f" and validation_stride {stride}" if stride else "")
