@@ -272,7 +272,8 @@ def _with_room(own: Tensor, have: int, length: int) -> Tensor:
 def _by_head(key: Linear, value: Linear, heads: int) -> Linear:
     """The layers that make keys and values as one, whose outputs are the key and the value of one head after another's."""
     parts = (each.unflatten(0, (heads, -1)) for each in (key.weight.detach(), value.weight.detach()))
-    joined = Linear(key.in_features, key.out_features + value.out_features, bias=key.bias is not None)
+    with torch.device("meta"):  # where no random numbers are drawn
+        joined = Linear(key.in_features, key.out_features + value.out_features, bias=key.bias is not None)
     joined.weight = nn.Parameter(torch.cat([*parts], 1).flatten(0, 1), requires_grad=False)
     if key.bias is not None:
         biases = (each.detach().unflatten(0, (heads, -1)) for each in (key.bias, value.bias))
