@@ -56,18 +56,21 @@ def some_sources(lengths: Sequence[int] = (3, 9, 5, 1)) -> tuple[torch.Tensor, t
 
 
 @pytest.mark.filterwarnings("error:An output with one or more elements was resized")  # what PyTorch does where the room is too small
-@pytest.mark.parametrize(("kind", "lengths"), [*((kind, (3, 9, 5, 1)) for kind in KINDS), ("paper", (5, 5, 5, 5))])
+@pytest.mark.parametrize("times", [1, 5])  # few sentences and many have another attention
+@pytest.mark.parametrize(
+    ("kind", "lengths"), [*((kind, (3, 9, 5, 1)) for kind in KINDS), ("paper", (5, 5, 5, 5)), ("paper", (3, 21, 5, 1))]
+)
 @torch.inference_mode()
-def test_each_step_has_the_same_log_probabilities(kind: str, lengths: Sequence[int]) -> None:
+def test_each_step_has_the_same_log_probabilities(kind: str, lengths: Sequence[int], times: int) -> None:
     """Beams grow, hypotheses are doubled and dropped, sentences leave, there are more steps than a new cache has room for, and keys that
     nobody sees go.
     """
     model = model_of(**KINDS[kind])
     assert can_prepare(model)
     plain, prepared = TransformerStep(model), PreparedStep(model)
-    source, mask = some_sources(lengths)
+    source, mask = some_sources(tuple(lengths) * times)
     states = (plain.start(source, mask), prepared.start(source, mask))
-    tokens, sentences, count = torch.ones(4, dtype=torch.long), 4, 1
+    tokens, sentences, count = torch.ones(len(source), dtype=torch.long), len(source), 1
     for step in range(30):
         expected, first = plain.next(tokens, states[0])
         found, second = prepared.next(tokens, states[1])
@@ -79,7 +82,8 @@ def test_each_step_has_the_same_log_probabilities(kind: str, lengths: Sequence[i
         count = 3
         states = (plain.reorder(first, rows), prepared.reorder(second, rows))
         tokens = torch.randint(4, 150, (sentences * count,))
-    assert second.length < 45 < states[0].length * 3
+    most = 45 if source.shape <= (4, 9) else 70  # the more sentences, the more keys of the one that has most
+    assert second.length < most < states[0].length * 3
 
 
 @torch.inference_mode()

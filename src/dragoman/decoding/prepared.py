@@ -1,7 +1,7 @@
 """The decoder of a `Transformer` made ready for search: its products prepared, and a cache that hypotheses share.
 
 Shapes:  B sentences   K hypotheses of each   N = B·K rows   S source positions   T = keys of a sentence, those of all its hypotheses
-         L layers   H heads   W = H·(d_k + d_v)   D = d_model   V target vocabulary
+         H heads   w = d_k + d_v   W = H·w   D = d_model   V target vocabulary
 
 The hypotheses of a sentence stand in attention as its queries, so the memory is kept once a sentence, and what one hypothesis has computed
 stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose. Most of them go on from the same few,
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, cast, get_args
+from typing import cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -28,18 +28,11 @@ from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
 
 _ROOM = 32  # keys that a new cache has room for
+_FEWEST = 16  # keys of attention, the last of them nobody's where there are fewer: PyTorch takes 16 numbers at once, and fewer one by one
+_MANY = 32  # heads of sentences, from which on attention is products of all of them
 _EVERY = 4  # steps between two looks for keys that nobody sees any more
 
 _Inner = Callable[[Tensor], Tensor]
-_KeysValues = tuple[Tensor, Tensor]
-
-
-class _Cache:
-    """Keys and values of all layers: ``whole`` (B, L, T, W), and a view of each layer's keys and values (B, H, T, width)."""
-
-    def __init__(self, whole: Tensor, layer: "_Layer") -> None:
-        self.whole = whole
-        self.layers = layer.keys_values(whole)
 
 
 @dataclass(frozen=True)
@@ -49,47 +42,48 @@ class Prepared:
     hypotheses: int  # K
     steps: int
     length: int  # T
-    memory: _Cache
-    memory_mask: Tensor | None  # (B, 1, 1, S): 0 at tokens, -∞ at padding; None where there is none
-    own: _Cache  # of the positions so far, with room for more: (B, L, room, W)
+    memory: list[Tensor]  # keys and values of each layer, side by side: (B, H, S, w)
+    memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
+    own: list[Tensor]  # those of the positions so far, with room for more: (B, H, room, w)
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
 
 
 class _Layer:
-    """A `DecoderLayer` with its products prepared. A position's keys and values, those of all heads, stand side by side: W numbers."""
+    """A `DecoderLayer` with its products prepared. A position's keys and values stand side by side, those of one head after another's."""
 
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
         own, cross = layer.self_attn, layer.cross_attn
-        self.heads, self.key_size, self.size = own.n_heads, own.n_heads * own.d_k, own.n_heads * (own.d_k + own.d_v)
+        self.heads, self.key_size, self.size = own.n_heads, own.d_k, own.d_k + own.d_v
 
         def product(*layers: Linear) -> _Inner:
             return Product(*layers, precision=precision).of_rows()
 
         # A step of one sentence is mostly calls, so there are as few as can be between the products.
-        self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
+        self.own, self.own_concat = product(own.w_q, _by_head(own.w_k, own.w_v, own.n_heads)), product(own.w_concat)
         self.query, self.cross_concat = product(cross.w_q), product(cross.w_concat)
-        self.memory = Product(cross.w_k, cross.w_v, precision=precision).forward  # (B, S, D) to (B, S, W)
+        self._memory = Product(_by_head(cross.w_k, cross.w_v, cross.n_heads), precision=precision).forward  # (B, S, D) to (B, S, W)
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=_norm(norm), dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
-    def keys_values(self, caches: Tensor) -> list[_KeysValues]:
-        """Views of caches (B, L, T, W): the keys (B, H, T, d_k) and the values (B, H, T, d_v) of each layer."""
-        parts = caches.split_with_sizes([self.key_size, self.size - self.key_size], -1)
-        keys, values = (part.view(*part.shape[:3], self.heads, part.size(3) // self.heads).transpose(2, 3).unbind(1) for part in parts)
-        return list(zip(keys, values, strict=True))
+    def memory(self, encoded: Tensor) -> Tensor:
+        """Keys and values (B, H, S, w) of the encoder's output (B, S, D), `_FEWEST` of them at least."""
+        made = self._memory(encoded).view(*encoded.shape[:2], self.heads, self.size)
+        memory = encoded.new_zeros(len(made), self.heads, max(made.size(1), _FEWEST), self.size)
+        memory[:, :, : made.size(1)] = made.transpose(1, 2)
+        return memory
 
-    def __call__(self, x: Tensor, own: "_Part", memory: "_Part", place: Tensor) -> Tensor:
-        """x (N, D) of the new positions, whose keys and values come into ``place`` (B, K, W); returns (N, D)."""
-        count = place.size(1)
+    def __call__(self, x: Tensor, own: Tensor, memory: Tensor, masks: tuple[Tensor | None, Tensor], place: Tensor) -> Tensor:
+        """x (N, D) of the new positions, whose keys and values come into ``place`` (B, H, K, w); returns (N, D)."""
+        count = place.size(2)
 
         def self_attention(y: Tensor) -> Tensor:
-            query, keys_values = self.own(y).split_with_sizes([self.key_size, self.size], 1)
-            place.copy_(keys_values.view(place.shape))
-            return self.own_concat(_rows(own.attention(self._heads(query, count))))
+            query, keys_values = self.own(y).split_with_sizes([self.heads * self.key_size, self.heads * self.size], 1)
+            place.copy_(self._heads(keys_values, count))
+            return self.own_concat(self._attention(self._heads(query, count), own, masks[0]))
 
         def cross_attention(y: Tensor) -> Tensor:
-            return self.cross_concat(_rows(memory.attention(self._heads(self.query(y), count))))
+            return self.cross_concat(self._attention(self._heads(self.query(y), count), memory, masks[1]))
 
         x = self.around[0](x, self_attention)
         x = self.around[1](x, cross_attention)
@@ -99,17 +93,17 @@ class _Layer:
         """(N, H·width) as (B, H, K, width)."""
         return rows.view(-1, count, self.heads, rows.size(1) // self.heads).transpose(1, 2)
 
-
-class _Part(NamedTuple):
-    """What a layer attends to: keys and values (B, H, T, width), and who sees which (B, 1, K, T), None where all see all."""
-
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None
-
-    def attention(self, query: Tensor) -> Tensor:
-        """query (B, H, K, d_k); returns (B, H, K, d_v)."""
-        return F.scaled_dot_product_attention(query, self.key, self.value, attn_mask=self.mask)
+    def _attention(self, query: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
+        """query (B, H, K, d_k), keys_values (B, H, T, w), mask (B, 1, K, T) or None where all see all; returns (N, H·d_v)."""
+        sentences, heads, count, width = query.shape
+        key, value = keys_values.split_with_sizes([width, self.size - width], -1)
+        if sentences * heads < _MANY or query.device.type != "cpu":
+            return _rows(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+        # PyTorch's own takes each head of each sentence for a task, and for one so small mostly what a task takes.
+        scores = torch.bmm(query.reshape(-1, count, width), key.flatten(0, 1).transpose(1, 2)).mul_(width**-0.5)  # (B·H, K, T)
+        if mask is not None:
+            scores.view(sentences, heads, count, -1).add_(mask)
+        return _rows(torch.bmm(torch.softmax(scores, -1), value.flatten(0, 1)).view(sentences, heads, count, -1))
 
 
 class PreparedStep(StepModel[Prepared]):
@@ -127,13 +121,12 @@ class PreparedStep(StepModel[Prepared]):
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
-        padded = not source_mask.all()
-        memory = self.encoder(source, padding_mask(source_mask) if padded else None)  # (B, S, D)
-        mask = memory.new_zeros(source_mask.shape).masked_fill_(~source_mask, -math.inf)[:, None, None] if padded else None
-        first = self.layers[0]
-        whole = torch.stack([layer.memory(memory) for layer in self.layers], 1)  # (B, L, S, W)
-        own = memory.new_empty(len(source), len(self.layers), _ROOM, first.size)
-        return Prepared(1, 0, 0, _Cache(whole, first), mask, _Cache(own, first), None)
+        memory = self.encoder(source, None if source_mask.all() else padding_mask(source_mask))  # (B, S, D)
+        (sentences, length), first = source.shape, self.layers[0]
+        mask = memory.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
+        mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
+        own = [memory.new_zeros(sentences, first.heads, _ROOM, first.size) for _ in self.layers]
+        return Prepared(1, 0, 0, [layer.memory(memory) for layer in self.layers], mask, own, None)
 
     @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
@@ -145,24 +138,22 @@ class PreparedStep(StepModel[Prepared]):
         # Nobody watches these modules (`can_prepare`), so they are called without what their own calls take.
         x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
-        mask = None if seen is None else seen[:, None]  # (B, 1, K, T)
-        memory_mask = None if state.memory_mask is None else state.memory_mask.expand(-1, -1, count, -1)
+        masks, shown = (_mask(seen, length, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, _FEWEST)
         own = state.own
-        if own.whole.size(2) < length:
-            own = _Cache(_with_room(own.whole, state.length, length), self.layers[0])
-        places = own.whole.narrow(2, state.length, count).unbind(1)
-        for layer, place, (keys, values), memory in zip(self.layers, places, own.layers, state.memory.layers, strict=True):
-            x = layer(x, _Part(keys.narrow(2, 0, length), values.narrow(2, 0, length), mask), _Part(*memory, memory_mask), place)
+        if own[0].size(2) < length:
+            own = [_with_room(each, state.length, length) for each in own]
+        for layer, cache, memory in zip(self.layers, own, state.memory, strict=True):
+            x = layer(x, cache.narrow(2, 0, shown), memory, masks, cache.narrow(2, state.length, count))
         room = self.output.room(len(x), state.room)
         log_probs = self.output.log_probs(self.final_norm(x), room)  # (N, V)
         return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, room)
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
-        before, after = len(state.own.whole), len(rows)
+        before, after = len(state.own[0]), len(rows)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
-            seen = state.own.whole.new_zeros(before, state.hypotheses, state.length)
+            seen = state.own[0].new_zeros(before, state.hypotheses, state.length)
         if seen is not None:
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
         sentence = rows[:, 0] // state.hypotheses  # (B,)
@@ -172,15 +163,13 @@ class PreparedStep(StepModel[Prepared]):
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
         if not len(moved) and after == before:
             return state
-        caches = [state.memory.whole, state.own.whole]  # (B, L, …, W)
         if after <= before and 2 * len(moved) <= after:  # as when sentences leave: those from the end take their places
-            for cache in caches if len(moved) else ():
+            for cache in (*state.memory, *state.own) if len(moved) else ():
                 cache.index_copy_(0, moved, cache.index_select(0, sentence[moved]))
-            memory, own = (cache[:after] for cache in caches)
+            memory, own = ([cache[:after] for cache in caches] for caches in (state.memory, state.own))
         else:
-            memory, own = (cache.index_select(0, sentence) for cache in caches)
-        mask = None if state.memory_mask is None else state.memory_mask.index_select(0, sentence)
-        return replace(state, memory=_Cache(memory, self.layers[0]), own=_Cache(own, self.layers[0]), memory_mask=mask)
+            memory, own = ([cache.index_select(0, sentence) for cache in caches] for caches in (state.memory, state.own))
+        return replace(state, memory=memory, own=own, memory_mask=state.memory_mask.index_select(0, sentence))
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -240,18 +229,31 @@ def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like
     return torch.cat((seen, new), -1)
 
 
+def _mask(seen: Tensor | None, length: int, like: Tensor) -> Tensor | None:
+    """``seen`` (B, K, T) as attention takes it, (B, 1, K, T'), with nobody's keys behind it up to the fewest that there are."""
+    more = _FEWEST - length
+    if seen is not None:
+        return (F.pad(seen, (0, more), value=-math.inf) if more > 0 else seen)[:, None]
+    if more <= 0:
+        return None
+    mask = like.new_zeros(1, 1, 1, _FEWEST)
+    mask[..., length:] = -math.inf
+    return mask
+
+
 def _without_unseen(state: Prepared) -> Prepared:
     """The state without keys that no hypothesis sees, where they are at least half of all; the others close up in their room."""
-    seen, own = cast(Tensor, state.seen), state.own.whole
+    seen = cast(Tensor, state.seen)
     used = (seen == 0).any(1)  # (B, T)
     most = int(used.sum(1).max())
     if 2 * most > state.length:
         return state
     places = used.byte().sort(dim=1, descending=True, stable=True).indices[:, :most]  # (B, T'); what fills it up is still unseen
-    sentences, layers, room, _ = own.shape
-    starts = room * torch.arange(sentences * layers, device=own.device).view(sentences, layers, 1)  # (B, L, 1)
-    kept = own.flatten(0, 2).index_select(0, (starts + places[:, None]).flatten())  # (B·L·T', W)
-    own.narrow(2, 0, most).copy_(kept.view(sentences, layers, most, -1))
+    sentences, heads, room, _ = state.own[0].shape
+    starts = room * torch.arange(sentences * heads, device=seen.device).view(sentences, heads, 1)  # (B, H, 1)
+    rows = (starts + places[:, None]).flatten()  # (B·H·T')
+    for own in state.own:
+        own.narrow(2, 0, most).copy_(own.flatten(0, 2).index_select(0, rows).view(sentences, heads, most, -1))
     return replace(state, length=most, seen=seen.gather(2, places[:, None].expand(-1, seen.size(1), -1)))
 
 
@@ -261,10 +263,22 @@ def _rows(heads: Tensor) -> Tensor:
 
 
 def _with_room(own: Tensor, have: int, length: int) -> Tensor:
-    """A cache (B, L, room, W), of which ``have`` keys are used, with room for ``length``."""
-    made = own.new_empty(*own.shape[:2], max(length, 2 * have), own.size(3))
+    """A cache (B, H, room, w), of which ``have`` keys are used, with room for ``length``."""
+    made = own.new_zeros(*own.shape[:2], max(length, 2 * have), own.size(3))
     made[:, :, :have] = own[:, :, :have]
     return made
+
+
+def _by_head(key: Linear, value: Linear, heads: int) -> Linear:
+    """The layers that make keys and values as one, whose outputs are the key and the value of one head after another's."""
+    parts = (each.unflatten(0, (heads, -1)) for each in (key.weight.detach(), value.weight.detach()))
+    with torch.device("meta"):  # where no random numbers are drawn
+        joined = Linear(key.in_features, key.out_features + value.out_features, bias=key.bias is not None)
+    joined.weight = nn.Parameter(torch.cat([*parts], 1).flatten(0, 1), requires_grad=False)
+    if key.bias is not None:
+        biases = (each.detach().unflatten(0, (heads, -1)) for each in (key.bias, value.bias))
+        joined.bias = nn.Parameter(torch.cat([*biases], 1).flatten(), requires_grad=False)
+    return joined
 
 
 def _norm(module: nn.Module) -> _Inner:
