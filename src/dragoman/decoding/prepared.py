@@ -271,14 +271,18 @@ def _with_room(own: Tensor, have: int, length: int) -> Tensor:
 
 def _by_head(key: Linear, value: Linear, heads: int) -> Linear:
     """The layers that make keys and values as one, whose outputs are the key and the value of one head after another's."""
-    parts = (each.unflatten(0, (heads, -1)) for each in (key.weight.detach(), value.weight.detach()))
     with torch.device("meta"):  # where no random numbers are drawn
         joined = Linear(key.in_features, key.out_features + value.out_features, bias=key.bias is not None)
-    joined.weight = nn.Parameter(torch.cat([*parts], 1).flatten(0, 1), requires_grad=False)
-    if key.bias is not None:
-        biases = (each.detach().unflatten(0, (heads, -1)) for each in (key.bias, value.bias))
-        joined.bias = nn.Parameter(torch.cat([*biases], 1).flatten(), requires_grad=False)
+    joined.weight = _side_by_side(key.weight, value.weight, heads)
+    if key.bias is not None and value.bias is not None:
+        joined.bias = _side_by_side(key.bias, value.bias, heads)
     return joined
+
+
+def _side_by_side(key: Tensor, value: Tensor, heads: int) -> nn.Parameter:
+    """The rows of both, (H·d_k, …) and (H·d_v, …), head by head: (W, …)."""
+    parts = [each.detach().view(heads, -1, *each.shape[1:]) for each in (key, value)]
+    return nn.Parameter(torch.cat(parts, 1).flatten(0, 1), requires_grad=False)
 
 
 def _norm(module: nn.Module) -> _Inner:
