@@ -127,6 +127,17 @@ def test_a_signal_leaves_the_evaluation_to_the_run_that_goes_on(
     assert json.loads((run / "run.json").read_bytes())["status"] == "done"
 
 
+def test_it_is_said_that_an_evaluation_is_left_and_made_first_by_the_run_that_goes_on(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no step to be finished any more, and nobody shall think that its evaluation is lost."""
+    with amid_evaluations(lambda call: signal.raise_signal(signal.SIGINT) if call == 1 else None):
+        assert train(tmp_path / "run", data, "--valid", data.with_name("valid"), "--max-steps", str(END)) == 128 + signal.SIGINT
+    said = capsys.readouterr().err.splitlines()
+    assert "dragoman: leaving the evaluation, which --resume makes first; once more stops now" in said
+    assert "interrupted at step 5, before its evaluation, which --resume makes first" in said
+
+
 def test_a_signal_in_the_step_before_does_not_begin_it(data: Path, whole: tuple[Path, int], tmp_path: Path, monkeypatch: Any) -> None:
     """And records nothing that the uninterrupted run has not."""
     update = Trainer._update

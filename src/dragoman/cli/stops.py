@@ -104,7 +104,8 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
         for known in before:
             signal.signal(known, signal.SIG_DFL)
         with suppress(RuntimeError):  # the signal may come while a line is being written
-            notify("finishing the step and saving; once more stops now")
+            doing = "leaving the evaluation, which --resume makes first" if trainer.evaluating else "finishing the step and saving"
+            notify(f"{doing}; once more stops now")
         trainer.interrupt()
 
     for number in before:
@@ -137,6 +138,7 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
         "patience": " --set training.patience=0",
         "interrupted": "",
     }[reason]
+    owed = ", before its evaluation, which --resume makes first" if progress.owed else ""
     best = f"; the best checkpoint is step {progress.best_step:,}" if progress.best_step else ""
     record = Report.read(run).best()
     if record and record["step"] == progress.best_step and "bleu" in record:
@@ -149,7 +151,7 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     }
     log.say(
         *warnings,
-        f"{why} at step {progress.step:,}{best}",
+        f"{why} at step {progress.step:,}{owed}{best}",
         *uses.get(
             trainer.bundle.config.model.architecture,
             [f"  dragoman translate {run} < SOURCE_FILE", f"  dragoman evaluate {run} --test PATH"],

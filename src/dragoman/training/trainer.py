@@ -57,7 +57,7 @@ class Trainer:
 
     ``validation`` and ``score`` are what an evaluation measures, if given. ``facts`` are fingerprints that a resumed run must share.
     `interrupt` makes the loop finish its step, save and return. Each of many ``ranks`` has a trainer with the same bundle and corpus; the
-    first one writes and evaluates, and all stop at the same step. ``warned`` says whether the log has told what its minutes will cut off.
+    first writes, evaluates (``evaluating``), and all stop at the same step. ``warned`` says whether it has told what its minutes cut off.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Trainer:
         self.dtype = self._compute_dtype()
         self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
-        self.interrupted = self.warned = self._evaluating = False
+        self.interrupted = self.warned = self.evaluating = False
         if ranks.rank:
             seed_rank(self.settings.seed, rank=ranks.rank, step=0)
 
@@ -135,8 +135,8 @@ class Trainer:
         An evaluation ends at once, for the checkpoint is written already; a run that is resumed there makes it first.
         """
         self.interrupted = True
-        if self._evaluating:
-            self._evaluating = False
+        if self.evaluating:
+            self.evaluating = False
             raise _Abandoned
 
     def rehearse(self, *, updates: int, seconds: float) -> list[Totals]:
@@ -322,7 +322,7 @@ class Trainer:
         assert self.validation is not None
         loss, tokenizer, step = partial(self._loss, epsilon=self.settings.label_smoothing), bundle.target_tokenizer, self.progress.step
         try:
-            self._evaluating = True
+            self.evaluating = True
             if self.interrupted:
                 raise _Abandoned
             self.model.eval()
@@ -330,7 +330,7 @@ class Trainer:
                 figures = validation_figures(self.validation, loss, bundle.config, tokenizer, device=self.device, step=step)
                 scores = dict(self.score(bundle)) if self.score else {}
         finally:
-            self._evaluating = False
+            self.evaluating = False
         return {"step": step, **figures, **scores}
 
     def _measure(self) -> str:
