@@ -131,7 +131,7 @@ function showPieces() {
         return button(`token ${place + 1}`, piece, mark, `, probability ${number(p, 4)}`, { view: "steps", target: place + 1 }, p);
       })),
       h("p.dim", "The stronger the colour the more probable; ", h("span.token.doubt", "striped"),
-        " is below one half. Pieces that the vocabulary lacks are ", h("span.unknown", "underlined"), "."),
+        " is below one half. Pieces that the vocabulary lacks have a ", h("span.unknown", "wavy line"), "."),
     ]);
 }
 
