@@ -10,7 +10,7 @@ import torch
 
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import ForbiddenPhrases
-from dragoman.decoding.side_by_side import Check, side_by_side, workers_for
+from dragoman.decoding.side_by_side import Check, side_by_side, threads_of_one, workers_for
 from dragoman.decoding.translate import Translator
 from small_bundles import WORDS, fx_rand, random_sentences
 
@@ -156,3 +156,23 @@ def test_forbidden_phrases_remember_the_outputs_of_one_batch_alone(monkeypatch: 
     assert [len(each) for each in threads.values()] == [1] * len(threads)
     assert len(set.union(*threads.values())) == 2
     assert not [output for output in outputs if any(f" {phrase} " in f" {output} " for phrase in options.forbid)]
+
+
+def test_a_thread_that_begins_amid_a_search_leaves_the_threads_of_pytorch_to_those_that_come_later() -> None:
+    begun, done, seen = threading.Event(), threading.Event(), list[int]()
+
+    def newcomer() -> None:
+        with threads_of_one(1):
+            begun.set()
+            done.wait(SECONDS)
+
+    beside, later = threading.Thread(target=newcomer), threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    with threads_of_one(2):
+        beside.start()
+        assert begun.wait(SECONDS)
+    done.set()
+    beside.join()
+    later.start()
+    later.join()
+
+    assert seen == [2]

@@ -38,7 +38,13 @@ def workers_for(rows: int, device: torch.device) -> int:
 
 @contextmanager
 def threads_of_one(workers: int) -> Iterator[None]:
-    """The threads of PyTorch that one of so many workers has, for this thread until the block ends."""
+    """The threads of PyTorch that one of so many workers has, for this thread until the block ends.
+
+    One worker keeps what it has: PyTorch gives what was set last, in any thread, to each thread that calls it for the first time.
+    """
+    if workers == 1:
+        yield
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(threads // workers)
     try:
@@ -62,7 +68,6 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
             raise _EndedError
 
     def take() -> None:
-        torch.set_num_threads(threads)
         while (place := next(left)) < len(items) and not ended.is_set():
             try:
                 results[place] = work(items[place], check)
@@ -72,10 +77,14 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
                 failed[place] = error
                 ended.set()
 
+    def help_out() -> None:
+        torch.set_num_threads(threads)
+        take()
+
     others: list[Future[None]] = []
     with threads_of_one(workers):
         try:
-            others.extend(_pool.submit(take) for _ in range(workers - 1))
+            others.extend(_pool.submit(help_out) for _ in range(workers - 1))
             take()
             _until_done(others)
         except BaseException:  # of a signal, which may come while the others are waited for
