@@ -10,6 +10,7 @@ import pytest
 from command_line import dragoman, environment, tiny_bundle
 from dragoman.bundle import save_bundle
 from language_models import random_bundle
+from training_runs import marked, records, toy_pairs, write_pairs
 
 GPT = {"architecture": "decoder-only"}
 LINES = ["ona bek", "tilu", "rem sova kip dal", "kip", "bek bek rem", "ona"]
@@ -85,6 +86,37 @@ def test_a_generator_stops_too(desk: Path) -> None:
     save_bundle(random_bundle(GPT), desk / "gpt")
     done = signalled(signal.SIGTERM, "generate", "gpt", "--file", "text", "--max-tokens", "4", window=4, folder=desk)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "dragoman: terminated\n")
+
+
+TRAINING = """
+import signal, sys, weakref
+from dragoman.cli import main
+from dragoman.training import run
+
+class Thing: pass
+
+def prepared(*arguments, prepare=run.prepare):
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: signal.raise_signal(int(sys.argv[1])))
+    del thing
+    return prepare(*arguments)
+
+run.prepare = prepared
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
+def test_a_training_does_not_begin_after_a_signal_amid_its_preparation(number: int, status: int, word: str, tmp_path: Path) -> None:
+    write_pairs(tmp_path / "train", toy_pairs(40))
+    arguments = ["train", "aa-bb", "--train", "train", "--out", "run", "--preset", "tiny", "--max-steps", "2", "--quiet", "--device", "cpu"]
+    arguments += ["--set", "data.tokenizer=whitespace"]
+    command = [sys.executable, "-c", TRAINING, str(int(number)), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (status, f"dragoman: {word}\n")
+    assert records(tmp_path / "run", "train") == []
+    assert dragoman("train", "--resume", "--out", "run", "--quiet", folder=tmp_path).returncode == 0
+    assert marked(tmp_path / "run", "last") == "step-000002"
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored(desk: Path) -> None:

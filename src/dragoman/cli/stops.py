@@ -41,27 +41,38 @@ def terminable() -> Iterator[Callable[[], None]]:
         if received:
             raise KeyboardInterrupt
 
-    def tell(dropped: "sys.UnraisableHookArgs") -> None:
-        if not (received and dropped.exc_type is KeyboardInterrupt):
-            tell_before(dropped)
-
     before = signal.signal(signal.SIGTERM, interrupt)
     if own_interrupt := signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in the background
         signal.signal(signal.SIGINT, interrupt)
-    tell_before, sys.unraisablehook = sys.unraisablehook, tell
     failed = True
     try:
-        yield check
+        with _unmentioned(KeyboardInterrupt, received):
+            yield check
         failed = False
     except KeyboardInterrupt:
         if received[:1] == [signal.SIGTERM]:
             raise _TerminatedError("terminated") from None
         raise
     finally:
-        sys.unraisablehook = tell_before
         signal.signal(signal.SIGTERM, _handler_after(failed, before))
         if own_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _unmentioned(kind: type[BaseException], received: list[int]) -> Iterator[None]:
+    """Python says nothing of the exceptions of a kind that it drops once a signal was received, for they are the signal's."""
+    before = sys.unraisablehook
+
+    def tell(dropped: "sys.UnraisableHookArgs") -> None:
+        if not (received and dropped.exc_type is kind):
+            before(dropped)
+
+    sys.unraisablehook = tell
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _handler_after(failed: bool, before: Handler) -> Handler:
@@ -112,7 +123,8 @@ def interruptible(trainer: "Trainer") -> Iterator[list[int]]:
         signal.signal(number, ask_to_stop)
     failed = True
     try:
-        yield received
+        with _unmentioned(OSError, received):  # of a second signal that came before Python had looked at the first
+            yield received
         failed = False
     finally:
         signal.signal(signal.SIGINT, before[signal.SIGINT])

@@ -1,7 +1,7 @@
 """``dragoman train``: parallel text, or text in one language, in; a run folder with checkpoints out."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,7 @@ from dragoman.cli.options import (
     TrainingDevice,
     ValidationData,
 )
-from dragoman.cli.stops import interruptible, say_farewell
+from dragoman.cli.stops import interruptible, say_farewell, terminable
 from dragoman.cli.streams import follows, hush, launched, notify
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
@@ -171,15 +171,19 @@ def _start(run: Path, settings: Config, *, changes: list[str] | None, quiet: boo
     from dragoman.training.distributed import joined
 
     with joined(settings.training.device) as ranks:
-        received = _train(run, settings, ranks, changes=changes, quiet=quiet) if ranks.first else _follow(run, settings, ranks)
+        if ranks.first:
+            with terminable() as check:
+                received = _train(run, settings, ranks, changes=changes, quiet=quiet, check=check)
+        else:
+            received = _follow(run, settings, ranks)
     if received:
         raise typer.Exit(128 + received[0])
 
 
-def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | None, quiet: bool) -> list[int]:
+def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | None, quiet: bool, check: Callable[[], None]) -> list[int]:
     """A new run, or with ``changes`` one that goes on; the run's own record of its settings changes only when all is well.
 
-    Returns the signals received.
+    ``check`` raises if a signal has come that Python has dropped. Returns the signals received.
     """
     from dragoman.devices import machine_facts
     from dragoman.training.log import RunLog, Screen
@@ -217,6 +221,7 @@ def _train(run: Path, settings: Config, ranks: "Ranks", *, changes: list[str] | 
         with log:
             log.say(f"{_headline(prepared, trainer)}  → {run}", *known.lines())
             log.event("resume" if step else "start", step=step, **({"owed": True} if trainer.progress.owed else {}))
+            check()
             return _loop(run, trainer, log)
 
 
