@@ -1,7 +1,7 @@
 """Batches searched side by side by several threads give what one thread gives, and end together."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -49,6 +49,27 @@ def test_one_worker_is_the_caller_with_all_threads() -> None:
     assert found == [(threading.get_ident(), 2)] * 3
 
 
+def test_one_worker_leaves_the_number_of_threads_to_those_that_begin_later() -> None:
+    """PyTorch gives a new thread what was set last: a thread that has fewer must not set it for all."""
+    found: list[int] = []
+
+    def in_a_thread(work: Callable[[], Any]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def of_one() -> None:
+        assert torch.get_num_threads() == 2  # or PyTorch would look for the number later
+        torch.set_num_threads(1)
+        in_a_thread(lambda: torch.set_num_threads(2))
+        side_by_side(lambda item, check: found.append(torch.get_num_threads()), range(1), workers=1)
+
+    in_a_thread(of_one)
+    in_a_thread(lambda: found.append(torch.get_num_threads()))
+
+    assert found == [1, 2]
+
+
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
 def test_what_fails_in_one_thread_ends_the_other_at_its_next_step(kind: type[BaseException]) -> None:
     both, ended, caller = threading.Barrier(2, timeout=SECONDS), threading.Event(), threading.get_ident()
@@ -83,6 +104,17 @@ def test_of_several_failures_the_first_items_is_told_and_nothing_else_is_begun()
         side_by_side(work, range(9), workers=2)
 
     assert begun == {0, 1}
+
+
+def test_an_interruption_is_told_before_what_else_has_failed() -> None:
+    both = threading.Barrier(2, timeout=SECONDS)
+
+    def work(item: int, check: Check) -> None:
+        both.wait()
+        raise KeyboardInterrupt if item else ValueError("item 0")
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(work, range(2), workers=2)
 
 
 @pytest.mark.parametrize(("rows", "workers"), [(0, 1), (127, 1), (128, 2), (10**6, 2)])

@@ -38,7 +38,13 @@ def workers_for(rows: int, device: torch.device) -> int:
 
 @contextmanager
 def threads_of_one(workers: int) -> Iterator[None]:
-    """The threads of PyTorch that one of so many workers has, for this thread until the block ends."""
+    """The threads of PyTorch that one of so many workers has, for this thread until the block ends.
+
+    A thread that uses PyTorch for the first time gets the number that was set last, in whatever thread; so for one worker none is set.
+    """
+    if workers == 1:
+        yield
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(threads // workers)
     try:
@@ -62,7 +68,6 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
             raise _EndedError
 
     def take() -> None:
-        torch.set_num_threads(threads)
         while (place := next(left)) < len(items) and not ended.is_set():
             try:
                 results[place] = work(items[place], check)
@@ -72,10 +77,14 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
                 failed[place] = error
                 ended.set()
 
+    def take_beside() -> None:
+        torch.set_num_threads(threads)
+        take()
+
     others: list[Future[None]] = []
     with threads_of_one(workers):
         try:
-            others.extend(_pool.submit(take) for _ in range(workers - 1))
+            others.extend(_pool.submit(take_beside) for _ in range(workers - 1))
             take()
             _until_done(others)
         except BaseException:  # of a signal, which may come while the others are waited for
