@@ -1,7 +1,7 @@
 """Batches searched side by side by several threads give what one thread gives, and end together."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import ForbiddenPhrases
+from dragoman.decoding.search import Found, Search, Wanted
 from dragoman.decoding.side_by_side import Check, side_by_side, workers_for
 from dragoman.decoding.translate import Translator
 from small_bundles import WORDS, fx_rand, random_sentences
@@ -168,6 +169,39 @@ def test_a_check_that_raises_ends_the_whole_search() -> None:
         Translator(fx_rand()).translate(random_sentences(300), beam=4, check=check)
 
     assert len(calls) <= 6  # each thread once more at most
+
+
+def test_a_check_that_raises_in_one_thread_ends_the_search_of_the_other() -> None:
+    calls: list[int] = []
+    at_work = threading.Barrier(2, timeout=SECONDS)
+
+    def check() -> None:
+        calls.append(threading.get_ident())
+        if calls.count(calls[-1]) == 1:
+            at_work.wait()
+        if calls[-1] == threading.main_thread().ident:
+            raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        Translator(fx_rand()).translate(random_sentences(600), beam=4, check=check)
+
+    assert calls.count(threading.get_ident()) == 1
+    assert len(calls) < 12  # of hundreds: the other may take a step or two while this one fails
+
+
+def test_what_all_threads_search_at_once_has_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int]] = []
+    batch = Search._batch
+
+    def seen(search: Search, texts: Sequence[Wanted], width: int, check: Check) -> list[list[Found]]:
+        sizes.append((len(texts), width * len(texts) * max(16, *(len(text.ids) for text in texts))))
+        return batch(search, texts, width, check)
+
+    monkeypatch.setattr(Search, "_batch", seen)
+    Translator(fx_rand()).translate(random_sentences(150), beam=4, batch_tokens=1024)
+
+    assert sum(texts for texts, _ in sizes) == 150
+    assert max(tokens for _, tokens in sizes) <= 512  # of each of the two
 
 
 def test_forbidden_phrases_remember_the_outputs_of_one_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
