@@ -1,7 +1,7 @@
 """Batches searched side by side by several threads give what one thread gives, and end together."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import ForbiddenPhrases
+from dragoman.decoding.search import Found, Search, Wanted
 from dragoman.decoding.side_by_side import Check, side_by_side, threads_of_one, workers_for
 from dragoman.decoding.translate import Translator
 from small_bundles import WORDS, fx_rand, random_sentences
@@ -49,6 +50,27 @@ def test_one_worker_is_the_caller_with_all_threads() -> None:
     assert found == [(threading.get_ident(), 2)] * 3
 
 
+def test_one_worker_leaves_the_number_of_threads_to_those_that_begin_later() -> None:
+    """PyTorch gives a new thread what was set last: a thread that has fewer must not set it for all."""
+    found: list[int] = []
+
+    def in_a_thread(work: Callable[[], Any]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def of_one() -> None:
+        assert torch.get_num_threads() == 2  # or PyTorch would look for the number later
+        torch.set_num_threads(1)
+        in_a_thread(lambda: torch.set_num_threads(2))
+        side_by_side(lambda item, check: found.append(torch.get_num_threads()), range(1), workers=1)
+
+    in_a_thread(of_one)
+    in_a_thread(lambda: found.append(torch.get_num_threads()))
+
+    assert found == [1, 2]
+
+
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
 def test_what_fails_in_one_thread_ends_the_other_at_its_next_step(kind: type[BaseException]) -> None:
     both, ended, caller = threading.Barrier(2, timeout=SECONDS), threading.Event(), threading.get_ident()
@@ -83,6 +105,17 @@ def test_of_several_failures_the_first_items_is_told_and_nothing_else_is_begun()
         side_by_side(work, range(9), workers=2)
 
     assert begun == {0, 1}
+
+
+def test_an_interruption_is_told_before_what_else_has_failed() -> None:
+    both = threading.Barrier(2, timeout=SECONDS)
+
+    def work(item: int, check: Check) -> None:
+        both.wait()
+        raise KeyboardInterrupt if item else ValueError("item 0")
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(work, range(2), workers=2)
 
 
 @pytest.mark.parametrize(("rows", "workers"), [(0, 1), (127, 1), (128, 2), (10**6, 2)])
@@ -136,6 +169,39 @@ def test_a_check_that_raises_ends_the_whole_search() -> None:
         Translator(fx_rand()).translate(random_sentences(300), beam=4, check=check)
 
     assert len(calls) <= 6  # each thread once more at most
+
+
+def test_a_check_that_raises_in_one_thread_ends_the_search_of_the_other() -> None:
+    calls: list[int] = []
+    at_work = threading.Barrier(2, timeout=SECONDS)
+
+    def check() -> None:
+        calls.append(threading.get_ident())
+        if calls.count(calls[-1]) == 1:
+            at_work.wait()
+        if calls[-1] == threading.main_thread().ident:
+            raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        Translator(fx_rand()).translate(random_sentences(600), beam=4, check=check)
+
+    assert calls.count(threading.get_ident()) == 1
+    assert len(calls) < 12  # of hundreds: the other may take a step or two while this one fails
+
+
+def test_what_all_threads_search_at_once_has_at_most_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int]] = []
+    batch = Search._batch
+
+    def seen(search: Search, texts: Sequence[Wanted], width: int, check: Check) -> list[list[Found]]:
+        sizes.append((len(texts), width * len(texts) * max(16, *(len(text.ids) for text in texts))))
+        return batch(search, texts, width, check)
+
+    monkeypatch.setattr(Search, "_batch", seen)
+    Translator(fx_rand()).translate(random_sentences(150), beam=4, batch_tokens=1024)
+
+    assert sum(texts for texts, _ in sizes) == 150
+    assert max(tokens for _, tokens in sizes) <= 512  # of each of the two
 
 
 def test_forbidden_phrases_remember_the_outputs_of_one_batch_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,3 +107,14 @@ def test_numbers_are_written_for_people(modules: Any, value: float | None, digit
 @pytest.mark.parametrize(("piece", "shown"), [(" man", "man"), ("ing", "ing"), ("  ", "␣␣"), ("", "␣")])
 def test_a_piece_is_shown_without_the_space_before_it(modules: Any, piece: str, shown: str) -> None:
     assert module(modules, "dom", "return m.shown(a)", piece) == shown
+
+
+@pytest.mark.parametrize(
+    ("own", "count", "said"),
+    [("1.5", 1, "1.5000 – model: 1.5000, no difference"), ("1.25", 3, "1.2500 – model: 1.5000, difference 3e-1 at most in 3 numbers"),
+     ("NaN", 1, "NaN – model: 1.5000, difference NaN")],
+)  # fmt: skip
+def test_what_is_no_number_is_no_agreement(modules: Any, own: str, count: int, said: str) -> None:
+    body = "const browser = Number(a[0]), model = 1.5; "
+    body += "return m.checked({what: 'a sum', model, browser, difference: Math.abs(model - browser), count: a[1]}).textContent"
+    assert module(modules, "paper", body, [own, count]) == f"a sum: recomputed in your browser: {said}"

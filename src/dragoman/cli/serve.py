@@ -195,7 +195,7 @@ def _serve(models: list[Path], given: Mapping[str, Any], *, say: Callable[[str],
 
 @contextmanager
 def _nothing_to_collect() -> Iterator[None]:
-    """For imports: nearly all that they make stays, and to look for what does not, again and again, would take a tenth of their time.
+    """For imports: nearly all that they make stays, and to look for what does not, again and again, takes time.
 
     What does not stay is let go of when the models have been read.
     """

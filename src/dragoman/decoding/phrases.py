@@ -202,9 +202,7 @@ class ForbiddenPhrases(Rule):
 
     def of_batch(self) -> "ForbiddenPhrases":
         """The same rule for a batch that others may be searched beside: what it remembers of the outputs so far is its own."""
-        own = copy.copy(self)
-        own._after = {}
-        return own
+        return copy.copy(self)  # `__call__` gives it a memory of its own
 
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """Takes away the tokens that would complete a phrase."""

@@ -40,7 +40,7 @@ def workers_for(rows: int, device: torch.device) -> int:
 def threads_of_one(workers: int) -> Iterator[None]:
     """The threads of PyTorch that one of so many workers has, for this thread until the block ends.
 
-    One worker keeps what it has: PyTorch gives what was set last, in any thread, to each thread that calls it for the first time.
+    A thread that uses PyTorch for the first time gets the number that was set last, in whatever thread; so for one worker none is set.
     """
     if workers == 1:
         yield
@@ -77,14 +77,14 @@ def side_by_side(work: Callable[[Item, Check], Result], items: Sequence[Item], *
                 failed[place] = error
                 ended.set()
 
-    def help_out() -> None:
+    def take_beside() -> None:
         torch.set_num_threads(threads)
         take()
 
     others: list[Future[None]] = []
     with threads_of_one(workers):
         try:
-            others.extend(_pool.submit(help_out) for _ in range(workers - 1))
+            others.extend(_pool.submit(take_beside) for _ in range(workers - 1))
             take()
             _until_done(others)
         except BaseException:  # of a signal, which may come while the others are waited for

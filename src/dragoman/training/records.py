@@ -89,7 +89,8 @@ def standing(records: Iterable[Record]) -> list[Record]:
     for record in records:
         if record.get("event") in ("start", "resume"):
             step, owed = record.get("step", 0), bool(record.get("owed"))
-            kept = [each for each in kept if each.get("t") == "event" or each.get("step", 0) <= step - (owed and each.get("t") == "eval")]
+            last = {"eval": step - 1 if owed else step}  # that still stands, by kind
+            kept = [each for each in kept if each.get("t") == "event" or each.get("step", 0) <= last.get(each.get("t", ""), step)]
         kept.append(record)
     return kept
 

@@ -61,11 +61,11 @@ async function check(step, explanation) {
   return [...own, ...step.checks].map(checked);
 }
 
-function checked({ what, model, difference, count, browser, recomputed: server }) {
+export function checked({ what, model, difference, count, browser, recomputed: server }) {
   if (model === undefined) return h("li.error", what);
   const few = (value) => h("b", Number.isInteger(value) ? number(value) : value.toPrecision(5)), here = server === undefined;
   return h(here ? "li.browser" : "li.dim", `${what}: recomputed ${here ? "in your browser" : "by the server"}: `, few(browser ?? server),
-    " – model: ", few(model), difference ? `, difference ${difference.toExponential(0)}` : ", no difference",
+    " – model: ", few(model), difference === 0 ? ", no difference" : `, difference ${difference.toExponential(0)}`,
     count > 1 && `${difference ? " at most" : ""} in ${number(count)} numbers`);
 }
 
