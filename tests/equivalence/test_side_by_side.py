@@ -173,19 +173,20 @@ def test_a_check_that_raises_ends_the_whole_search() -> None:
 
 def test_a_check_that_raises_in_one_thread_ends_the_search_of_the_other() -> None:
     calls: list[int] = []
-    at_work = threading.Barrier(2, timeout=SECONDS)
+    at_work, caller = threading.Barrier(2, timeout=SECONDS), threading.get_ident()
 
     def check() -> None:
-        calls.append(threading.get_ident())
-        if calls.count(calls[-1]) == 1:
+        own = threading.get_ident()
+        calls.append(own)
+        if calls.count(own) == 1:
             at_work.wait()
-        if calls[-1] == threading.main_thread().ident:
+        if own == caller:
             raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
         Translator(fx_rand()).translate(random_sentences(600), beam=4, check=check)
 
-    assert calls.count(threading.get_ident()) == 1
+    assert calls.count(caller) == 1
     assert len(calls) < 12  # of hundreds: the other may take a step or two while this one fails
 
 
