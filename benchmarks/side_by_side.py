@@ -28,7 +28,7 @@ from dragoman.decoding.side_by_side import workers_for
 from dragoman.decoding.translate import Translator
 from dragoman.devices import keep_freed_memory
 
-SENTENCES = {"whole": 500, "32 at a time": 256}
+SENTENCES = {5: 1000, 1: 3000}  # by beam; the thousand lines of the text are repeated
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a run folder of the published byte pairs")
     parser.add_argument("--preset", nargs="*", default=[], help="the sizes of models with fresh weights")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, help="where the result is written, as JSON")
     options = parser.parse_args()
     keep_freed_memory()  # as `dragoman translate` does
@@ -57,32 +57,28 @@ def main() -> None:
 
 
 def faster(name: str, path: Path | None, lines: list[list[str]], options: argparse.Namespace) -> dict[str, float]:
-    """Seconds of one batch after another over seconds side by side, for each beam and each number of sentences at a time."""
+    """Seconds of one batch after another over seconds side by side, for each beam."""
     bundle = the_model(argparse.Namespace(model=path, preset=name), lines)
     translator = Translator(bundle)
     forced: dict[str, Any] = {} if path else {"max_length": FORCED, "options": SearchOptions(min_length=FORCED)}
-    fewer = 1 if path else 4  # a preset may be large
-    texts = [" ".join(line) for line in lines]
+    fewer = 1 if path else 2  # a preset may be large
     ratios = {}
-    for beam in (5, 1):
-        for how, count in SENTENCES.items():
-            some = texts[: count // fewer]
-            groups = [some] if how == "whole" else [some[first : first + 32] for first in range(0, len(some), 32)]
-            ways: dict[str, list[float]] = {"shared": [], "side by side": []}
-            outputs: dict[str, list[str]] = {}
-            for _ in range(options.rounds + 1):
-                for way, seconds in ways.items():
-                    workers = workers_for if way == "side by side" else lambda rows, device: 1
-                    with mock.patch.object(search, "workers_for", workers):
-                        began = time.perf_counter()
-                        found = [each.text for group in groups for each in translator.translate(group, beam=beam, **forced)]
-                        seconds.append(time.perf_counter() - began)
-                    outputs[way] = found
-            if outputs["shared"] != outputs["side by side"]:
-                raise SystemExit(f"{name}, beam {beam}: the outputs differ")
-            medians = [statistics.median(seconds[1:]) for seconds in ways.values()]  # the first warms up
-            ratios[f"beam {beam}, {how}"] = round(medians[0] / medians[1], 2)
-            print(f"{name}  beam {beam}, {how}: {ratios[f'beam {beam}, {how}']}", file=sys.stderr, flush=True)
+    for beam, count in SENTENCES.items():
+        texts = [" ".join(lines[place % len(lines)]) for place in range(count // fewer)]
+        ways: dict[str, list[float]] = {"shared": [], "side by side": []}
+        outputs: dict[str, list[str]] = {}
+        for _ in range(options.rounds + 1):
+            for way, seconds in ways.items():
+                workers = workers_for if way == "side by side" else lambda rows, device: 1
+                with mock.patch.object(search, "workers_for", workers):
+                    began = time.perf_counter()
+                    outputs[way] = [each.text for each in translator.translate(texts, beam=beam, **forced)]
+                    seconds.append(time.perf_counter() - began)
+        if outputs["shared"] != outputs["side by side"]:
+            raise SystemExit(f"{name}, beam {beam}: the outputs differ")
+        medians = [statistics.median(seconds[1:]) for seconds in ways.values()]  # the first warms up
+        ratios[f"beam {beam}"] = round(medians[0] / medians[1], 2)
+        print(f"{name}  beam {beam}: {ratios[f'beam {beam}']}", file=sys.stderr, flush=True)
     return ratios
 
 
