@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.explain.answer import Weights
+from dragoman.explain.pieces import shown_piece
 from dragoman.html import escaped
 
 LEAST = 0.02
@@ -134,11 +135,6 @@ def _label(piece: str, x: float, y: float, anchor: str, *, strong: bool = False)
         f'<text transform="translate({x + _SIZE / 3:.1f} {y:.0f}) rotate(-90)" text-anchor="{anchor}" unicode-bidi="plaintext"{weight}>'
         f"{whole}{escaped(short)}</text>"
     )
-
-
-def shown_piece(piece: str) -> str:
-    """A piece as it stands in a picture: without the space before it; a piece of white space alone as ␣."""
-    return piece.strip() or "␣" * max(len(piece), 1)
 
 
 def text_width(text: str) -> float:

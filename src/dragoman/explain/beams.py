@@ -24,6 +24,7 @@ from dragoman.decoding.prepared import step_of
 from dragoman.decoding.search import Found, Search, Wanted
 from dragoman.decoding.split import longest_taken
 from dragoman.decoding.step import StepModel
+from dragoman.explain.pieces import shown_piece
 from dragoman.explain.record import Trace, recording
 
 
@@ -89,7 +90,7 @@ class BeamRecord:
             return f"it is more probable, but {'longer' if longer else 'shorter'}: the length penalty decides"
         own, first = (self._so_far(each, at) for each in (candidate, best))
         piece = tokenizer.token(candidate.hypothesis.tokens[at])
-        return f"it fell behind at token {at + 1}, “{piece.strip() or piece}”: log P so far {own:.2f}, of the first {first:.2f}"
+        return f"it fell behind at token {at + 1}, “{shown_piece(piece)}”: log P so far {own:.2f}, of the first {first:.2f}"
 
     def _so_far(self, candidate: Candidate, at: int) -> float:
         """log P up to a token; a shorter one has all of its sum by then."""

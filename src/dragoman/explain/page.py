@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from dragoman.explain.answer import KINDS, Explanation, Weights
-from dragoman.explain.attention import attention_svg, colour, matrix_png, shown_piece
+from dragoman.explain.attention import attention_svg, colour, matrix_png
 from dragoman.explain.page_search import candidates, pieces, tinted, token_steps, tree_svg
 from dragoman.explain.page_walk import walk_html
+from dragoman.explain.pieces import shown_piece
 from dragoman.explain.steps import Focus, Step
 from dragoman.html import escaped
 

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from dragoman.explain.answer import Explanation, ScoredTarget, piece_of
-from dragoman.explain.attention import shown_piece, text_width
+from dragoman.explain.attention import text_width
 from dragoman.explain.beams import BeamRecord
+from dragoman.explain.pieces import shown_piece
 from dragoman.html import escaped, table
 
 _BOX, _LINE, _LETTERS = 96, 24, 13

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.explain.beams import BeamRecord, Candidate
+from dragoman.explain.pieces import shown_piece
 
 Json = dict[str, Any]
 _LOOKS = {"encoder": "the text at itself", "decoder": "the translation at itself", "cross": "the translation at the text"}
@@ -17,11 +18,6 @@ _SHIFTED = (
 )
 
 
-def shown(piece: str) -> str:
-    """A piece in a sentence or a table: without the space before it; white space alone as ␣."""
-    return piece.strip() or "␣" * max(len(piece), 1)
-
-
 def kind_words(kind: str, *, single: bool) -> Json:
     """Who looks at what, and what to know about it; the decoder of a model of one text looks at the text itself."""
     return {"label": _LOOKS["encoder" if single else kind], "note": _NOTE + (_SHIFTED if kind == "cross" else "")}
@@ -29,7 +25,7 @@ def kind_words(kind: str, *, single: bool) -> Json:
 
 def token_words(number: int, piece: str, score: float, rank: int, entropy: float) -> str:
     """Of a token its number, its probability and its rank, and the doubt of the model at its place."""
-    return f"Token {number}, “{shown(piece)}”: probability {math.exp(score):.4f}, rank {rank:,}, entropy {entropy:.3f} nats."
+    return f"Token {number}, “{shown_piece(piece)}”: probability {math.exp(score):.4f}, rank {rank:,}, entropy {entropy:.3f} nats."
 
 
 def candidates_table(beams: BeamRecord, why: Sequence[str]) -> Json:
@@ -50,7 +46,7 @@ def tree_table(steps: Sequence[Mapping[str, Any]]) -> Json:
     """The tree of the search, as `BeamRecord.record` gives it, in words."""
 
     def said(nodes: Sequence[Sequence[Any]], *, kept: bool) -> str:
-        return " · ".join(f"{shown(piece)} {total:.2f}" for _, piece, _, is_kept, total, _ in nodes if is_kept is kept)
+        return " · ".join(f"{shown_piece(piece)} {total:.2f}" for _, piece, _, is_kept, total, _ in nodes if is_kept is kept)
 
     rows = [[step["step"] + 1, said(step["nodes"], kept=True), said(step["nodes"], kept=False)] for step in steps]
     return _table("Each continuation with the log P of the whole up to it", ["step", "kept", "let go"], rows)
@@ -60,8 +56,8 @@ def reference_table(text: str, steps: Sequence[Mapping[str, Any]]) -> Json:
     """What the model thinks of each token of a translation that was given."""
     rows = [
         [
-            shown(step["piece"]), math.exp(step["logprob"]), step["rank"], step["entropy"],
-            "the same" if step["rank"] == 1 else shown(step["top"][0][0]),
+            shown_piece(step["piece"]), math.exp(step["logprob"]), step["rank"], step["entropy"],
+            "the same" if step["rank"] == 1 else shown_piece(step["top"][0][0]),
         ]
         for step in steps
     ]  # fmt: skip
@@ -76,7 +72,7 @@ def reference_words(pieces: Sequence[str], steps: Sequence[Mapping[str, Any]]) -
             said.append(f"Your translation went another way at token {min(apart, at) + 1}; the table below follows it.")
             continue
         piece, rank, p = steps[at]["piece"], steps[at]["rank"], math.exp(steps[at]["logprob"])
-        said.append(f"Your translation has “{shown(piece)}” here: rank {rank:,}, probability {p:.4f}.")
+        said.append(f"Your translation has “{shown_piece(piece)}” here: rank {rank:,}, probability {p:.4f}.")
     return said
 
 
