@@ -1,6 +1,7 @@
 """Batches searched side by side by several threads give what one thread gives, and end together."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -76,12 +77,13 @@ def test_one_worker_leaves_the_number_of_threads_to_those_that_begin_later() -> 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
 def test_what_fails_in_one_thread_ends_the_other_at_its_next_step(kind: type[BaseException]) -> None:
     both, ended, caller = threading.Barrier(2, timeout=SECONDS), threading.Event(), threading.get_ident()
+    latest = time.monotonic() + SECONDS
 
     def work(item: int, check: Check) -> None:
         both.wait()
         if threading.get_ident() == caller:
             raise kind("this one")
-        while not ended.is_set():
+        while not ended.is_set() and time.monotonic() < latest:
             try:
                 check()
             except Exception:
