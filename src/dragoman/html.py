@@ -27,6 +27,11 @@ def page(title: str, parts: Iterable[str], *, heading: str = "") -> str:
     )
 
 
+def figure(picture: str, caption: str) -> str:
+    """A picture with what is to be said of it; well-formed as XML too, if the picture is."""
+    return f'<figure xmlns="http://www.w3.org/1999/xhtml">{picture}<figcaption>{escaped(caption)}</figcaption></figure>'
+
+
 def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]], *, written: bool = False) -> str:
     """A table whose first cell of a row names it; numbers stand to the right, with ``written`` those that are text already too.
 

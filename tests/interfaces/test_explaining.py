@@ -23,6 +23,7 @@ from dragoman.errors import DragomanError, UsageError
 from dragoman.explain.answer import Explanation, explain
 from dragoman.explain.attention import attention_svg, head_habits, matrix_png, signed_png
 from dragoman.explain.page import explanation_page
+from dragoman.explain.page_search import tree_svg
 from dragoman.explain.steps import find_token, focus_on
 from dragoman.explain.walk import walk
 from explained import DEPARTURES, TEXT, bundle_of, explained, walked
@@ -55,6 +56,22 @@ def test_it_says_what_translate_says() -> None:
         assert found.target.side.pieces == wanted.tokens
         assert np.allclose(found.target.token_scores, wanted.token_scores, atol=1e-5)
         assert found.beams.candidates[0].hypothesis.score == pytest.approx(wanted.score, abs=1e-6)
+
+
+def test_the_tree_is_drawn_with_the_way_of_the_chosen_candidate() -> None:
+    """A text for each step and each node, which tells its whole piece, and lines from all but the first step's."""
+    found = explain(fx_rand(), random_sentences(1)[0], beam=3, chosen=1)
+    assert found.beams is not None
+    root = ElementTree.fromstring(tree_svg(found, found.beams))
+    nodes = [node for step in found.beams.tree for node in step]
+    texts, tokenizer = list(root.iter(f"{SVG}text")), found.bundle.target_tokenizer
+    assert len(texts) == len(found.beams.tree) + len(nodes)
+    said = [str(title.text) for text in texts for title in text.iter(f"{SVG}title")]
+    assert [each.split("”")[0] for each in said] == [f"“{tokenizer.token(node.token).strip()}" for node in nodes]
+    assert sum(each.endswith("kept") for each in said) == sum(node.kept for node in nodes)
+    assert len(list(root.iter(f"{SVG}path"))) == sum(node.parent is not None for node in nodes)
+    bold = [str(title.text).split("”")[0][1:] for text in texts if text.get("font-weight") for title in text.iter(f"{SVG}title")]
+    assert bold == [tokenizer.token(token).strip() for token in found.beams.candidates[1].hypothesis.tokens]
 
 
 def test_the_tree_is_the_search() -> None:

@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,16 @@ def test_an_explanation_is_that_of_the_command_line(
     assert found["model"].pop("name") == "paper"
     expected = printed(capsys, folder / "paper", TEXT, *options)
     focus, paper = expected.pop("focus"), expected.pop("paper")
-    assert without(found, "id") == without(expected)
+    assert without(found, "id", "pictures") == without(expected)
     walked = server.get(f"/api/v1/walk/{found['id']}").json
     assert walked["focus"] == focus
-    assert json.dumps([without(step, "difference", "command") for step in walked["steps"]]) == json.dumps(list(map(without, paper)))
+    assert json.dumps([without(step, "difference", "command", "picture") for step in walked["steps"]]) == json.dumps(
+        list(map(without, paper))
+    )
     assert [step["number"] for step in walked["steps"]] == list(range(1, 21))
+    drawn = [found["pictures"]["tree"], *(step["picture"] for step in walked["steps"] if step["picture"])]
+    names = [ElementTree.fromstring(picture).tag for picture in drawn]  # the page reads them as XML
+    assert names == ["{http://www.w3.org/2000/svg}svg", *["{http://www.w3.org/1999/xhtml}figure"] * 3]
     assert all(step["difference"] == max((check["difference"] for check in step["checks"]), default=0) for step in walked["steps"])
 
 

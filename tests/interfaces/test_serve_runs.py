@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,59 @@ def test_the_curves_of_a_run_are_those_of_its_log(served: tuple[Client, Path]) -
     mark_checkpoint(run, "best", (run / "checkpoints" / "step-000040").rename(run / "checkpoints" / "mean"))
     assert client.get("/api/v1/runs").json["runs"][0]["best_step"] is None
     assert client.get("/api/v1/runs/mine").json["next"] == (run / "log.jsonl").stat().st_size
+
+
+def test_a_run_is_drawn_and_sent_again_only_when_it_has_changed(served: tuple[Client, Path]) -> None:
+    client, run = served
+    first = client.get("/api/v1/runs/mine/drawn").json
+    assert first["title"] == "mine: aa-bb"
+    assert first["said"] == "running · step 40 · best at step 40: validation loss 5.5000, BLEU 0.40 · warm-up 77 steps"
+    assert [chart["title"] for chart in first["charts"]] == ["Loss", "Score on the validation text", "Learning rate"]
+    drawn = [ElementTree.fromstring(chart["svg"]) for chart in first["charts"]]
+    assert [len(list(chart.iter("{http://www.w3.org/2000/svg}polyline"))) for chart in drawn] == [1, 0, 2]  # one evaluation is a dot
+    assert first["updates"]["rows"] == [[20, 8.98, 100.5, 2e-4, "–", "–"], [40, 8.96, 100.5, 4e-4, "–", "–"]]
+    assert first["evaluations"]["header"] == ["step", "loss", "perplexity", "BLEU", "chrF"]
+    assert first["evaluations"]["rows"] == [[40, 5.5, 50.0, 0.4, 12.5]]
+    assert first["evaluations"]["digits"] == {"step": 0, "loss": 4, "perplexity": 2, "BLEU": 2, "chrF": 2}
+    known = {"stamp": first["stamp"], "ended": False}
+    assert client.get(f"/api/v1/runs/mine/drawn?since={first['stamp']}").json == known
+    with (run / "log.jsonl").open("ab") as file:
+        file.write(lines(*(train(step) for step in range(41, 60)), evaluation(60, samples=["x", {"source": "ona", "output": 7}])))
+    second = client.get(f"/api/v1/runs/mine/drawn?since={first['stamp']}").json
+    assert second["stamp"] != first["stamp"]
+    assert (second["updates"]["caption"], [row[0] for row in second["updates"]["rows"]]) == ("Updates, the last 12", list(range(48, 60)))
+    assert [(table["caption"], table["rows"]) for table in second["samples"]] == [
+        ("“ona”", [["reference", "bek"], ["step 40", "<b>"]]), ("“ona”", [["reference", ""], ["step 60", "7"]]),
+    ]  # fmt: skip
+    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("running", "done"), encoding="utf-8")
+    third = client.get(f"/api/v1/runs/mine/drawn?since={second['stamp']}").json
+    assert (third["ended"], third["said"].split(" · ")[0]) == (True, "done")
+
+
+def test_a_sample_is_listed_where_it_changed(served: tuple[Client, Path]) -> None:
+    client, run = served
+    outputs = ["a", "a", "b", "a", "c", "d", "e", "e"]
+    records = [evaluation(at, samples=[{"source": "s", "reference": "r", "output": output}]) for at, output in enumerate(outputs, start=1)]
+    (run / "log.jsonl").write_bytes(lines(HEAD, *records))
+    (table,) = client.get("/api/v1/runs/mine/drawn").json["samples"]
+    assert table["rows"] == [["reference", "r"], *([f"step {at}", outputs[at - 1]] for at in (3, 4, 5, 6, 7))]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("mine/drawn?since=1&since=2", 400), ("mine/drawn?from=3", 400), ("alone/drawn", 404), ("none/drawn", 404)]
+)
+def test_what_cannot_be_drawn_is_refused(served: tuple[Client, Path], path: str, status: int) -> None:
+    client, _ = served
+    assert client.get(f"/api/v1/runs/{path}").status == status
+
+
+def test_a_run_is_drawn_as_far_as_it_can_be(served: tuple[Client, Path]) -> None:
+    client, run = served
+    (run / "run.json").write_text('{"settings": {"training": 3}}', encoding="utf-8")
+    (run / "log.jsonl").unlink()
+    found = client.get("/api/v1/runs/mine/drawn").json
+    assert (found["charts"], found["samples"], found["updates"]["rows"], found["ended"]) == ([], [], [], True)
+    assert found["said"] == "unknown · step 0 · warm-up 4,000 steps"
 
 
 @pytest.mark.parametrize("wrong", [[], {"settings": None}, {"versions": [3]}, {"data": {}}, {"data": [{"path": "x"}]}])

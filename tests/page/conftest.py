@@ -48,7 +48,9 @@ def opening(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
     complaints: list[str] = []
     contexts = []
 
-    def opened(place: str = "", *, client: "Client" = served, loaded: bool = True, **settings: Any) -> Any:
+    def opened(
+        place: str = "", *, client: "Client" = served, loaded: bool = True, before: Callable[[Any], Any] | None = None, **settings: Any
+    ) -> Any:
         context = browser.new_context(**settings)
         contexts.append(context)
         page = context.new_page()
@@ -57,9 +59,12 @@ def opening(browser: Any, served: "Client") -> Iterator[Callable[..., Any]]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"a dialog: {dialog.message}"))
         page.on("request", lambda request: None if request.url.startswith((client.address, "data:")) else complaints.append(request.url))
+        if before:
+            before(page)
         page.goto(f"{client.address}/{place}")
         if loaded:
             page.wait_for_selector("#model option", state="attached")
+            page.wait_for_selector("nav [aria-current]", state="attached")  # the view is there, with what it does
         return page
 
     yield opened

@@ -2,7 +2,6 @@
 
 import struct
 from base64 import b64encode
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,36 +36,6 @@ def test_an_answer_that_breaks_off_is_told_in_words(modules: Any) -> None:
     try { return await Promise.all([told(m.getJson("x")), told(m.postJson("x", {})), told(m.stream("x", {}).next())]); }
     finally { globalThis.fetch = whole; }"""
     assert module(modules, "api", body) == ["The connection ended before the answer did; try again."] * 3
-
-
-def test_the_tree_is_laid_out_in_columns(modules: Any) -> None:
-    steps = [
-        {"step": 0, "nodes": [[None, "a", -0.5, True, -0.5, False], [None, "b", -1.0, True, -1.0, False]]},
-        {"step": 1, "nodes": [[1, "c", -0.1, True, -1.1, True], [0, "d", -2.0, False, -2.5, False]]},
-    ]
-    laid = module(modules, "beams", "return m.layout(...a)", [steps, [1, 0]])
-    assert [(node["piece"], node["chosen"]) for node in laid["nodes"]] == [("a", False), ("b", True), ("c", True), ("d", False)]
-    assert [(edge["from"]["piece"], edge["to"]["piece"]) for edge in laid["edges"]] == [("b", "c"), ("a", "d")]
-    columns, rows = ([node[axis] for node in laid["nodes"]] for axis in ("x", "y"))
-    assert columns[0] == columns[1] < columns[2] == columns[3] < laid["width"]
-    assert rows[0] == rows[2] < rows[1] == rows[3] < laid["height"]
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.9, 8.5), (3, 3), (0, 42_000), (-1e-3, 2e-3)])
-def test_ticks_are_few_and_round(modules: Any, low: float, high: float) -> None:
-    ticks = module(modules, "chart", "return m.ticks(...a)", [low, high])
-    assert 3 <= len(ticks) <= 7
-    assert ticks[0] <= low
-    assert ticks[-1] >= high
-    distance = ticks[1] - ticks[0]
-    assert [after - before for before, after in pairwise(ticks)] == pytest.approx([distance] * (len(ticks) - 1))
-
-
-def test_a_run_that_went_back_has_its_later_records_anew(modules: Any) -> None:
-    before = {"train": [{"step": 1}, {"step": 2}, {"step": 3, "old": 1}], "eval": [{"step": 2}], "next": 9}
-    more = {"train": [{"step": 3}, {"step": 4}], "eval": [], "from": 9, "next": 20}
-    joined = module(modules, "run", "return m.joined(...a)", [before, more])
-    assert joined == {"train": [{"step": step} for step in (1, 2, 3, 4)], "eval": [{"step": 2}], "from": 9, "next": 20}
 
 
 def test_an_address_is_read_and_written(modules: Any) -> None:

@@ -13,6 +13,7 @@ from serving import Client, serving
 
 LONG = " ".join(["ona bek tilu rem sova kip dal nur"] * 8)[: -len(" nur")]
 VIEWS = ("translate", "beams", "run")
+CHOSEN = "#beams svg text[font-weight]"
 Opens = Callable[..., Any]
 
 
@@ -216,8 +217,8 @@ def test_the_candidates_are_those_of_the_search(translated: Opens, served: Clien
         if each["behind_from"] is not None:
             assert f"at token {each['behind_from'] + 1}, “{each['pieces'][each['behind_from']].strip()}”" in row[6]
     nodes = sum(len(step["nodes"]) for step in record["beam_tree"])
-    assert page.locator("#beams .tree text title").count() == nodes
-    assert page.locator("#beams .tree text.chosen").count() == len(record["candidates"][0]["pieces"])
+    assert page.locator("#beams svg text title").count() == nodes
+    assert page.locator(CHOSEN).count() == len(record["candidates"][0]["pieces"])
 
 
 def test_a_chosen_candidate_is_what_all_views_are_about(translated: Opens, served: Client) -> None:
@@ -227,12 +228,12 @@ def test_a_chosen_candidate_is_what_all_views_are_about(translated: Opens, serve
     page.keyboard.press("ArrowDown")
     page.wait_for_selector("#beams tr.chosen:nth-child(2) input:focus")
     record = asked(served, "/api/v1/explain", chosen=1)
-    assert page.locator("#beams .tree text.chosen").count() == len(record["candidates"][1]["pieces"])
+    assert page.locator(CHOSEN).count() == len(record["candidates"][1]["pieces"])
 
 
 def test_the_run_is_told_in_numbers(open_page: Opens) -> None:
     page = open_page("#view=run")
-    page.wait_for_selector("#run .chart")
+    page.wait_for_selector("#run svg")
     tables = page.locator("#run table")
     rows = [[float(cell) for cell in row.locator("th, td").all_inner_texts()] for row in tables.first.locator("tbody tr").all()]
     assert rows == [[record[name] for name in ("step", "loss", "ppl", "bleu", "chrf")] for record in EVALUATIONS]
@@ -241,9 +242,10 @@ def test_the_run_is_told_in_numbers(open_page: Opens) -> None:
     page.click("#run summary")
     updates = [row.locator("th, td").all_inner_texts() for row in tables.last.locator("tbody tr").all()]
     assert [[float(cell) for cell in row[:2]] for row in updates] == [[record["step"], record["loss"]] for record in TRAINING]
-    assert [chart.get_attribute("aria-label") for chart in page.locator("#run .chart").all()] == [
-        "Loss, over steps: training, validation", "Scores of the validation text, over steps: BLEU, chrF",
-        "Learning rate, over steps: learning rate", "Speed of training, over steps: tokens a second",
+    assert [chart.get_attribute("aria-label") for chart in page.locator("#run svg").all()] == [
+        "Loss, over steps: training, smoothed, validation, smoothed", "Score on the validation text, over steps: BLEU, chrF",
+        "Learning rate, over steps: as trained, equation (3) of the paper", "Speed, target tokens a second, over steps: tokens a second",
+        "Norm of the gradient, before clipping, over steps: norm",
     ]  # fmt: skip
 
 
@@ -251,7 +253,7 @@ def test_a_run_that_goes_on_is_followed(open_page: Opens, tmp_path: Path) -> Non
     run = write_run(tmp_path / "going", status="running")
     with serving(run, device="cpu") as client:
         page = open_page("#view=run", client=client)
-        page.wait_for_selector("#run .chart")
+        page.wait_for_selector("#run svg")
         with (run / "log.jsonl").open("a") as log:
             log.write(json.dumps({**TRAINING[-1], "step": 1234, "loss": 0.125}) + "\n")
         page.wait_for_selector("text=step 1,234")

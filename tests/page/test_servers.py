@@ -44,6 +44,18 @@ def test_a_model_of_one_text_is_looked_into(open_page: Opens, single: Client, na
     page.wait_for_selector(f"text={WITHOUT_BEAMS}")
 
 
+def test_a_view_is_shown_when_it_can_do_something(open_page: Opens, single: Client) -> None:
+    """Over a slow line there are models before there is the view; what is typed and chosen must not fall into a void."""
+    held: list[Any] = []
+    page = open_page(client=single, loaded=False, before=lambda page: page.route("**/translate.js", lambda route: held.append(route)))
+    page.wait_for_selector("#model option", state="attached")
+    page.select_option("#model", label="reader: encoder-only")
+    assert page.is_hidden("#text")
+    held[0].continue_()
+    page.wait_for_selector("#text:focus")
+    assert page.inner_text(".said").startswith("reader is encoder-only")
+
+
 def test_a_server_that_looks_into_nothing_hides_these_views(open_page: Opens, toy: Path) -> None:
     with serving(toy, device="cpu", explain=False) as client:
         page = open_page("#view=beams", client=client)
@@ -120,7 +132,7 @@ def test_a_run_without_a_checkpoint_shows_its_curves(open_page: Opens, tmp_path:
         page = open_page(client=client, loaded=False)
         page.wait_for_selector("text=The server is loading its model")
         page.click("nav a:text('Run')")
-        page.wait_for_selector("#run .chart")
+        page.wait_for_selector("#run svg")
         assert page.inner_text("#run h2") == "young: en-de"
 
 

@@ -42,8 +42,10 @@ def page(open_once: Opens) -> Any:
 
 def show(page: Any, view: str, place: str = "") -> None:
     """Goes to a view, and waits until it shows what is asked for."""
-    page.evaluate("(hash) => { location.hash = hash; }", f"#view={view}{place}")
+    go = "addEventListener('hashchange', done, { once: true }); location.hash = hash;"
+    page.evaluate(f"(hash) => new Promise((done) => {{ if (location.hash === hash) done(); else {{ {go} }} }})", f"#view={view}{place}")
     page.wait_for_selector(VIEWS[view])
+    page.wait_for_selector(f"#{view} [aria-busy=true]", state="detached")
 
 
 def cells(page: Any, caption: str) -> list[list[str]]:
@@ -279,8 +281,9 @@ def test_the_walk_follows_what_is_chosen(page: Any, found: Explanation) -> None:
     page.wait_for_selector(f"caption:has-text(\"Where '{found.source.pieces[0]}' looks\")")
     assert "token=1" in page.evaluate("location.hash")
     show(page, "paper", "&step=19")
-    page.wait_for_selector("#paper .chart .mark", state="attached")
-    assert page.locator("#paper .chart .curve").count() == 4  # two curves and their signs
+    page.wait_for_selector("#paper h2:has-text('19 ')")
+    assert page.locator("#paper figure svg polyline").count() == 2  # equation (3), and as trained
+    assert page.locator("#paper figure svg circle").count() == 1
     show(page, "attention", "&kind=encoder&token=99&layer=99&head=99")
     page.wait_for_selector(f"#a-row-{len(found.source.pieces)}[aria-pressed=true]")  # what was shown before stays until this is there
     assert page.locator("[id^=a-row-][aria-pressed=true]").inner_text() == found.source.pieces[-1]

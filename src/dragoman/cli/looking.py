@@ -37,8 +37,12 @@ class Looked:
         return max(len(self.found.source.ids), len(self.found.target.side.ids))
 
     def record(self, *, kinds: Sequence[str], top_k: int) -> dict[str, Any]:
-        """All of it, as `dragoman explain --json` prints it, with the pictures of some kinds of attention."""
-        return self.found.record(kinds=kinds, top_k=top_k)
+        """All of it, as `dragoman explain --json` prints it, with the pictures of some kinds of attention and of the search's tree."""
+        from dragoman.explain.page_search import tree_svg
+
+        found = self.found
+        pictures = {} if found.beams is None else {"pictures": {"tree": tree_svg(found, found.beams)}}
+        return {**found.record(kinds=kinds, top_k=top_k), **pictures}
 
     def names(self, name: str) -> bool:
         """Whether there is a tensor of this name."""
@@ -57,7 +61,7 @@ class Looked:
         return self.found.slice_of(name, index=index, rows=rows, cols=cols)
 
     def walk(self, *, layer: int | None, head: int | None, token: int | str | None, target_token: int | str | None) -> dict[str, Any]:
-        """The walk as `dragoman explain --json` prints it; beside each step its largest difference, and the command for its tensor."""
+        """The walk as `dragoman explain --json` prints it; beside each step its picture, its largest difference and a command."""
         from dragoman.explain.steps import focus_on
         from dragoman.explain.walk import walk
         from dragoman.training.report import learning_rates
@@ -69,6 +73,7 @@ class Looked:
             "steps": [
                 {
                     **step.record(),
+                    "picture": step.picture,
                     "difference": max((check.difference for check in step.checks), default=0.0),
                     "command": self._command(step.tensor) if step.tensor else "",
                 }

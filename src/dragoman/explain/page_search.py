@@ -9,7 +9,7 @@ from dragoman.explain.beams import BeamRecord
 from dragoman.explain.pieces import shown_piece
 from dragoman.html import escaped, table
 
-_BOX, _LINE, _LETTERS = 96, 24, 13
+_BOX, _LINE, _LETTERS = 112, 26, 15
 
 
 def tinted(scored: ScoredTarget) -> str:
@@ -62,7 +62,7 @@ def tree_svg(found: Explanation, beams: BeamRecord) -> str:
         f"<desc>{escaped(_tree_in_words(beams))}</desc>"
     ]
     for step, nodes in enumerate(beams.tree):
-        parts.append(f'<text x="{_x(step)}" y="14" fill-opacity=".6">{step + 1}</text>')
+        parts.append(f'<text x="{_x(step)}" y="14" fill-opacity=".65">{step + 1}</text>')
         for place, node in enumerate(nodes):
             best = way.get(step) == place and (step == 0 or way.get(step - 1) == node.parent)
             x, y = _x(step), _y(place)
@@ -74,9 +74,10 @@ def tree_svg(found: Explanation, beams: BeamRecord) -> str:
                     else 'stroke="currentColor" ' + ('stroke-opacity=".45"' if node.kept else 'stroke-opacity=".3" stroke-dasharray="2 3"')
                 )
                 parts.append(f'<path d="M{before}L{x - 4} {y - 4}" fill="none" {look}/>')
-            look = ' font-weight="700"' if best else "" if node.kept else ' fill-opacity=".5"'
-            said = f"log p {node.log_probability:.3f}, in all {node.total:.3f}, {'kept' if node.kept else 'let go'}"
-            text = _short(shown_piece(tokenizer.token(node.token)))
+            look = ' font-weight="700"' if best else "" if node.kept else ' fill-opacity=".65"'
+            piece = shown_piece(tokenizer.token(node.token))
+            said = f"“{piece}”: log p {node.log_probability:.3f}, in all {node.total:.3f}, {'kept' if node.kept else 'let go'}"
+            text = _short(piece)
             end = "■ " if node.ended else ""
             parts.append(f'<text x="{x}" y="{y}"{look} unicode-bidi="plaintext"><title>{escaped(said)}</title>{end}{escaped(text)}</text>')
     return "".join([*parts, "</svg>"])
@@ -97,7 +98,7 @@ def _y(place: int) -> int:
 
 def _short(text: str) -> str:
     kept = text
-    while text_width(kept) * _LETTERS > _BOX - 26:
+    while text_width(kept) * _LETTERS > _BOX - 34:
         kept = kept[:-1]
     return kept if kept == text else f"{kept[:-1]}…"
 

@@ -83,7 +83,6 @@ class Step:
     picture: str = ""
     given: Mapping[str, Given] = field(default_factory=dict)
     again: Sequence[Mapping[str, Any]] = ()  # as `computations` says
-    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)  # of steps of training, for a picture
 
     @property
     def place(self) -> str:
@@ -120,7 +119,6 @@ class Step:
             "tensor": self.tensor,
             "given": {name: float_record(value) if isinstance(value, np.ndarray) else value for name, value in self.given.items()},
             "again": list(self.again),
-            "curves": dict(self.curves),
         }
 
 

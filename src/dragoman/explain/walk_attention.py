@@ -10,6 +10,7 @@ from dragoman.explain import mathml as m
 from dragoman.explain.answer import Explanation
 from dragoman.explain.attention import matrix_png
 from dragoman.explain.steps import Check, Focus, Given, Step, Table, first_numbers, layer_input, lines_of, quoted
+from dragoman.html import figure
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.linear import Linear
 
@@ -138,8 +139,8 @@ def _heads(at: str) -> dict[str, Given]:
 
 def _matrix(weights: NDArray[Any], place: int) -> str:
     side = min(320, 18 * len(weights))
-    picture = f'<img class="matrix" src="{matrix_png(weights)}" width="{side}" height="{side}" alt="the weights of the head"/>'
-    return f"<figure>{picture}<figcaption>The head's weights: row {place + 1} is the one beside</figcaption></figure>"
+    picture = f'<img src="{matrix_png(weights)}" width="{side}" height="{side}" alt="the weights of the head"/>'
+    return figure(picture, f"The head's weights: row {place + 1} is the one beside")
 
 
 def _may(found: Explanation, at: str, shape: tuple[int, ...]) -> NDArray[np.bool_]:

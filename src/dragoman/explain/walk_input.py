@@ -12,6 +12,7 @@ from dragoman.explain.answer import Explanation
 from dragoman.explain.attention import signed_png
 from dragoman.explain.record import Trace, recording, watched_call
 from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of, quoted
+from dragoman.html import figure
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, sinusoids
 
 
@@ -110,8 +111,7 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
 
 def _strip(rows: Sequence[again.Numbers]) -> str:
     picture = f'<img class="strip" src="{signed_png(np.array(rows))}" height="{6 * len(rows)}" alt="PE of each position, a row each"/>'
-    said = "PE: a row for each position, a column for each number; blue above 0, orange below"
-    return f"<figure>{picture}<figcaption>{said}</figcaption></figure>"
+    return figure(picture, "PE: a row for each position, a column for each number; blue above 0, orange below")
 
 
 def _sinusoids(d_model: int) -> str:

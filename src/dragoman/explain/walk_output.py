@@ -17,6 +17,7 @@ from dragoman.explain.answer import Explanation, ScoredTarget, piece_of
 from dragoman.explain.beams import BeamRecord
 from dragoman.explain.record import Trace, recording, tagged_lines, watched_call
 from dragoman.explain.steps import Check, Focus, Given, Step, Table, first_numbers, lines_of, quoted
+from dragoman.html import figure
 from dragoman.model import MaskedLanguageModel, Model
 from dragoman.model.dropout import FastDropout
 from dragoman.training.charts import Point, line_chart
@@ -174,7 +175,7 @@ def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
         (Table("Equation (3) at some steps", ("step", "rate"), rows),),
         (Check.of("equation (3) at this step", ours, again.learning_rate(step, d_model, training.warmup_steps)),),
         lines_of(trace, "schedule.rate"), given={"step": step, "d_model": d_model, "warmup_steps": training.warmup_steps, "rate": ours},
-        picture=line_chart("Learning rate", {**curves, "this model": [(float(step), here)]}), curves=curves,
+        picture=figure(line_chart("Learning rate", {**curves, "this model": [(float(step), here)]}), "The dot is this model's step"),
     )  # fmt: skip
 
 

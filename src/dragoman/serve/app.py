@@ -23,6 +23,7 @@ ROUTES = (
     ("GET", "/api/v1/walk/{id}", inside.walk),
     ("GET", "/api/v1/runs", runs.runs),
     ("GET", "/api/v1/runs/{name}", runs.run),
+    ("GET", "/api/v1/runs/{name}/drawn", runs.drawn),
     ("GET", "/v1/models", completions.models),
     ("POST", "/v1/completions", completions.completions),
     ("GET", "/livez", operations.live),

@@ -55,7 +55,7 @@ def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
     step = {
         "number": 7, "title": "Softmax", "section": "3.2.1", "equation": "softmax(s)", "place": "Section 3.2.1", "prose": "…",
         "mathml": "<math>…</math>", "tables": [], "checks": [number], "lines": [line], "sources": [source], "tensor": place,
-        "given": {"weights": place}, "again": [], "curves": {},
+        "given": {"weights": place}, "again": [], "picture": "",
         "difference": 3e-8, "command": f"dragoman explain {model} …",
     }  # fmt: skip
     run = {"name": model, "pair": "en-de", "status": "running", "best_step": 500}
@@ -71,7 +71,8 @@ def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
             "source": {"text": "A", "pieces": ["A"], "ids": [17], "unk": []},
             "target": {"text": "Ein", "pieces": ["Ein"], "ids": [23], "unk": []}, "read": ["<s>"],
             "kinds": {"cross": {**kind, "tensor": "decoder.%.cross.weights"}}, "beam": 4, "alpha": 0.6, "candidates": [candidate],
-            "chosen": 0, "beam_tree": [], "tables": {"candidates": table, "tree": table}, "steps": [token], "reference": None,
+            "chosen": 0, "beam_tree": [], "tables": {"candidates": table, "tree": table},
+            "pictures": {"tree": "<svg>…</svg>"}, "steps": [token], "reference": None,
             "attention": {"cross": {"shape": [1, 1, 1, 1], "u8": "/w=="}},
             "walk": [{"name": place, "eq": "1", "file": line["file"], "line": 41, "shape": [1, 1, 1]}], "timing_ms": {"search": 12.5},
         },
@@ -82,6 +83,7 @@ def _of_inside(models: Models) -> dict[tuple[str, str], Any]:
             **run, "warmup_steps": 400, "d_model": 128, "max_steps": 20_000, "from": 0, "next": 65_536,
             "train": [{"step": 500, "loss": 2.3, "lr": 0.001, "tok_s": 9000}], "eval": [evaluation],
         },
+        "/api/v1/runs/{name}/drawn": {"stamp": "5e5e5e5e", "ended": True},
     }  # fmt: skip
     return {(path, "application/json"): answer for path, answer in answers.items()}
 

@@ -16,7 +16,14 @@ _COUNT: Schema = {"type": "integer", "minimum": 0}
 _YES: Schema = {"type": "boolean"}
 _OPEN: Schema = {"type": "object"}
 _SHAPE = a_list(_COUNT)
-_TABLE = an_object({"caption": _STRING, "header": a_list(_STRING), "rows": a_list(a_list({})), "shares": a_list(_STRING)})
+_SVG = {"type": "string", "description": "SVG."}
+_TABLE = an_object(
+    {
+        "caption": _STRING, "header": a_list(_STRING), "rows": a_list(a_list({})), "shares": a_list(_STRING),
+        "digits": {"type": "object", "additionalProperties": _COUNT, "description": "Decimals of the columns that have a number of them."},
+    },
+    optional=("digits",),
+)  # fmt: skip
 
 
 def inside_paths(models: Models, settings: ServeSettings) -> dict[str, Any]:
@@ -63,10 +70,19 @@ def run_paths() -> dict[str, Any]:
     evaluation["properties"]["samples"] = a_list(sample)
     start = {"name": "from", "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": MOST_BYTES}}
     curves = an_object({**head, **sizes, "train": a_list(training), "eval": a_list(evaluation)})
+    since = {"name": "since", "in": "query", "schema": _STRING, "description": "The stamp of what is known already."}
+    chart = an_object({"title": _STRING, "svg": _SVG})
+    news = {
+        "title": _STRING, "said": _STRING, "charts": a_list(chart), "evaluations": _TABLE, "samples": a_list(_TABLE), "updates": _TABLE,
+    }  # fmt: skip
+    view = an_object({"stamp": _STRING, "ended": _YES, **news}, optional=tuple(news))
     return {
         "/api/v1/runs": {"get": operation("The runs that the models come from.", an_object({"runs": a_list(an_object(head))}))},
         "/api/v1/runs/{name}": {
             "get": _get("The curves of a run, or what was added to them since a byte of its log.", curves, _path("name"), start)
+        },
+        "/api/v1/runs/{name}/drawn": {
+            "get": _get("A run in pictures and tables; its stamp alone where it is still what was seen.", view, _path("name"), since)
         },
     }
 
@@ -165,8 +181,9 @@ def _explanation() -> Schema:
     picture = an_object({"shape": _SHAPE, "u8": {"type": "string", "description": "Weights times 255, a byte each, in base64."}})
     tensor = an_object({"name": _STRING, "eq": _STRING, "file": _STRING, "line": _COUNT, "shape": _SHAPE})
     tables = an_object({"candidates": _TABLE, "tree": _TABLE})
+    pictures = an_object({"tree": _SVG})
     chosen: Schema = {"candidates": a_list(candidate), "chosen": _COUNT}
-    search: Schema = {"beam": _COUNT, "alpha": _NUMBER, **chosen, "beam_tree": a_list(_OPEN), "tables": tables}
+    search: Schema = {"beam": _COUNT, "alpha": _NUMBER, **chosen, "beam_tree": a_list(_OPEN), "tables": tables, "pictures": pictures}
     reference: Schema = {**side, "steps": a_list(scored), "table": _TABLE, "said": a_list(_STRING)}
     kind = an_object(
         {
@@ -203,6 +220,7 @@ def _step() -> Schema:
             "mathml": _STRING,
             "tables": a_list(_TABLE), "checks": a_list(check), "lines": a_list(line), "sources": a_list(source), "tensor": _STRING,
             "difference": _NUMBER,
-            "given": _OPEN, "again": a_list(again), "curves": _OPEN, "command": _STRING,
+            "given": _OPEN, "again": a_list(again), "command": _STRING,
+            "picture": {"type": "string", "description": "XHTML, or nothing."},
         }
     )  # fmt: skip

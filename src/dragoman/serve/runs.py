@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dragoman.bundle import marked_checkpoint
 from dragoman.config import Config
 from dragoman.errors import DragomanError
 from dragoman.serve.answers import as_json
-from dragoman.serve.parameters import check_known, read_fields, whole_number
+from dragoman.serve.parameters import Fields, check_known, read_fields, string_of, whole_number
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.training.charts import thinned
@@ -35,29 +36,48 @@ async def runs(request: Request) -> Response:
 
 async def run(request: Request) -> Response:
     """GET /api/v1/runs/{name}: the curves of a run; with ``from`` what its log has got since that byte."""
-    service: Service = request.app.state.service
     fields = await read_fields(request)
+    name, folder = _asked(request, fields, "from")
+    start = whole_number(fields, "from", least=0, most=MOST_BYTES) or 0
+    return as_json(await asyncio.to_thread(_document, name, folder, start))
+
+
+async def drawn(request: Request) -> Response:
+    """GET /api/v1/runs/{name}/drawn: a run as the page shows it; its stamp alone where nothing has changed ``since`` that stamp."""
+    fields = await read_fields(request)
+    name, folder = _asked(request, fields, "since")
+    return as_json(await asyncio.to_thread(_view, name, folder, string_of(fields, "since", default="")))
+
+
+def _asked(request: Request, fields: Fields, own: str) -> tuple[str, Path]:
+    """The run of a request by its name, and its folder; RefusalError where there is none, or a field that is not known."""
+    service: Service = request.app.state.service
     service.admit(request, fields, counted=False)
-    check_known(fields, ("from", "api_key"))
-    name, start = request.path_params["name"], whole_number(fields, "from", least=0, most=MOST_BYTES) or 0
+    check_known(fields, (own, "api_key"))
+    name = request.path_params["name"]
     folder = service.runs.get(name)
     if folder is None or not _is_run(folder):
         known = service.ready and service.models.named(name) is not None
         why = "is a bundle without its run, so there is no log of it" if known else "is no run of this server"
         raise RefusalError(404, f"{name[:80]} {why}")
-    return as_json(await asyncio.to_thread(_document, name, folder, start))
+    return name, folder
 
 
 def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("run.json", "log.jsonl"))
 
 
+def _facts(folder: Path) -> dict[str, Any]:
+    """What run.json says; nothing where it is damaged."""
+    try:
+        return read_run(folder)
+    except DragomanError:
+        return {}
+
+
 def _head(name: str, folder: Path) -> dict[str, Any]:
     """What run.json says of a run; the paper's settings where it does not tell."""
-    try:
-        facts = read_run(folder)
-    except DragomanError:
-        facts = {}
+    facts = _facts(folder)
 
     def setting(group: str, key: str) -> Any:
         settings = facts.get("settings")
@@ -75,6 +95,22 @@ def _head(name: str, folder: Path) -> dict[str, Any]:
         "d_model": setting("model", "d_model"),
         "max_steps": setting("training", "max_steps"),
     }
+
+
+def _view(name: str, folder: Path, since: str) -> dict[str, Any]:
+    from dragoman.serve.run_view import run_view
+
+    head = _head(name, folder)  # first, so that a run that says it is done has its last records
+    try:
+        log = (folder / "log.jsonl").stat()
+        seen = (head, log.st_size, log.st_mtime_ns)
+    except FileNotFoundError:
+        seen = (head, 0, 0)
+    stamp = f"{zlib.crc32(repr(seen).encode()):08x}"
+    found = {"stamp": stamp, "ended": head["status"] not in ("running", "preparing")}
+    if stamp == since:
+        return found
+    return {**found, **run_view(head, _facts(folder), read_log_from(folder, 0).records)}
 
 
 def _document(name: str, folder: Path, start: int) -> dict[str, Any]:

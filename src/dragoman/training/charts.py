@@ -1,4 +1,4 @@
-"""Line charts as inline SVG.
+"""Line charts as SVG.
 
 Presentation attributes only, so that a chart reads where styles are blocked, in light and in dark; curves differ by dash as well as colour.
 """
@@ -11,8 +11,8 @@ from dragoman.html import escaped, number
 Point = tuple[float, float]
 
 MOST_POINTS = 300
-WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 28, 40
+WIDTH, HEIGHT = 720, 280
+LEFT, RIGHT, TOP, BOTTOM = 84, 34, 34, 44
 STROKES = (("#3b82f6", "none"), ("#d97706", "8 4"), ("#16a34a", "2 3"))  # at least 3:1 on white and on near-black
 
 
@@ -34,20 +34,20 @@ def line_chart(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
 
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" role="img" aria-label="{escaped(f"{title}, over steps: {names}")}" '
-        'font-family="sans-serif" font-size="12" fill="currentColor">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" role="img" '
+        f'aria-label="{escaped(f"{title}, over steps: {names}")}" font-family="sans-serif" font-size="14" fill="currentColor">'
     ]
     for value in y_ticks:
         parts.append(f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="currentColor" stroke-opacity="0.2"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{number(value)}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 5:.1f}" text-anchor="end">{number(value)}</text>')
     for step in x_ticks:
-        parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{number(step)}</text>')
-    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">step</text>')
+        parts.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 19}" text-anchor="middle">{number(step)}</text>')
+    parts.append(f'<text x="{WIDTH / 2:g}" y="{HEIGHT - 4}" text-anchor="middle">step</text>')
     start = LEFT
     for (name, points), (colour, dash) in zip(drawn.items(), STROKES, strict=False):
         look = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
-        parts.append(f'<path d="M{start} 12h32" {look}/><text x="{start + 38}" y="16">{escaped(name)}</text>')
-        start += 60 + 7 * len(name)
+        parts.append(f'<path d="M{start} 14h32" {look}/><text x="{start + 38}" y="19">{escaped(name)}</text>')
+        start += 62 + 12 * len(name)
         if len(points) == 1:
             parts.append(f'<circle cx="{x(points[0][0]):.1f}" cy="{y(points[0][1]):.1f}" r="3" fill="{colour}"/>')
         else:

@@ -42,11 +42,28 @@ class Report:
 
     def setting(self, group: str, name: str) -> Any:
         """A setting of the run, the paper's where run.json does not tell."""
-        return self.facts.get("settings", {}).get(group, {}).get(name, getattr(getattr(Config(), group), name))
+        own = self.facts.get("settings", {}).get(group)
+        return own[name] if isinstance(own, Mapping) and name in own else getattr(getattr(Config(), group), name)
 
     def best(self) -> Record | None:
         """The best evaluation so far."""
         return best_evaluation(self.evaluations, best_by=self.setting("training", "best_by"))
+
+    def charts(self) -> list[tuple[str, dict[str, list[Point]]]]:
+        """The curves over steps of each chart, by its title; those of which there are no records are empty."""
+        training, evaluations = self.training, self.evaluations
+        rate = points(training, "lr")
+        equation = [(step, value) for step, _ in rate if (value := _equation_3(self, step)) is not None]
+        estimated = [record for record in evaluations if "sampled" in record]
+        return [
+            ("Loss", {"training, smoothed": points(training, "loss"), "validation, smoothed": points(evaluations, "loss")}),
+            ("Alignment loss of the head that learns to align", {"training": points(training, "alignment")}),
+            ("Score on the validation text", {"BLEU": points(evaluations, "bleu"), "chrF": points(evaluations, "chrf")}),
+            ("Loss at places by chance", {"validation, all of it": points(estimated, "nll"), "estimate": points(estimated, "sampled")}),
+            ("Learning rate", {"as trained": rate, "equation (3) of the paper": equation}),
+            ("Speed, target tokens a second", {"tokens a second": points(training, "tok_s")}),
+            ("Norm of the gradient, before clipping", {"norm": points(training, "grad_norm")}),
+        ]
 
     def html(self) -> str:
         """The page."""
@@ -93,20 +110,7 @@ def _head(report: Report) -> str:
 
 
 def _curves(report: Report) -> str:
-    training, evaluations = report.training, report.evaluations
-    rate = points(training, "lr")
-    equation = [(step, value) for step, _ in rate if (value := _equation_3(report, step)) is not None]
-    estimated = [record for record in evaluations if "sampled" in record]
-    charts = (
-        ("Loss", {"training, smoothed": points(training, "loss"), "validation, smoothed": points(evaluations, "loss")}),
-        ("Alignment loss of the head that learns to align", {"training": points(training, "alignment")}),
-        ("Score on the validation text", {"BLEU": points(evaluations, "bleu"), "chrF": points(evaluations, "chrf")}),
-        ("Loss at places by chance", {"validation, all of it": points(estimated, "nll"), "estimate": points(estimated, "sampled")}),
-        ("Learning rate", {"as trained": rate, "equation (3) of the paper": equation}),
-        ("Speed, target tokens a second", {"tokens a second": points(training, "tok_s")}),
-        ("Norm of the gradient, before clipping", {"norm": points(training, "grad_norm")}),
-    )
-    shown = "\n".join(_figure(title, curves) for title, curves in charts)
+    shown = "\n".join(_figure(title, curves) for title, curves in report.charts())
     return f"<h2>Curves</h2>\n{shown.strip()}" if shown.strip() else ""
 
 

@@ -2,7 +2,7 @@
 
 import { set } from "./state.js";
 
-const SVG = /^(svg|path|text|title|circle)$/;
+const SVG = /^(svg|path|text|title)$/;
 
 export const find = (id) => document.getElementById(id);
 
@@ -40,8 +40,11 @@ export function refill(element, ...children) {
 /** What a promise brings, or why it brings nothing, unless another has taken its place meanwhile. */
 export async function arrive(element, promise) {
   element.awaited = promise;
+  element.ariaBusy = "true";
   const found = await promise.catch(({ message }) => h("p.error", message));
-  if (element.awaited === promise) refill(element, found);
+  if (element.awaited !== promise) return;
+  refill(element, found);
+  element.ariaBusy = "false";
 }
 
 /** A menu of [value, text] for a name of the state, in the view of a letter. */
@@ -73,9 +76,12 @@ export function number(value, digits) {
   return value && Math.abs(value) < least ? value.toExponential(digits ? 1 : 2) : value.toFixed(digits ?? 4);
 }
 
-/** A table as the server sends it: the numbers of the columns in `shares` have bars. */
-export function tableOf({ caption, header, rows, shares }) {
-  const numeral = (value, at) => (shares.includes(header[at]) ? bar(value) : [number(value)]);
+/** What the server draws: SVG, MathML or XHTML, which all are XML, where nothing but an element makes an element; none of no text. */
+export const drawn = (xml) => xml && document.importNode(new DOMParser().parseFromString(xml, "application/xml").documentElement, true);
+
+/** A table as the server sends it: the numbers of the columns in `shares` have bars, those in `digits` so many decimals. */
+export function tableOf({ caption, header, rows, shares, digits = {} }) {
+  const numeral = (value, at) => (shares.includes(header[at]) ? bar(value) : [number(value, digits[header[at]])]);
   const cell = (value, at) => (typeof value === "number" ? numeral(value, at) : at ? value : shown(value));
   return table(caption, header, rows.map((cells) => cells.map(cell)));
 }

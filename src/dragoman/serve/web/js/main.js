@@ -9,7 +9,7 @@ const VIEWS = sections.map(({ id }) => id), INSIDE = VIEWS.slice(1, 5);
 const PLACES = ["layer", "head", "token", "target", "kind", "step"]; // numbers from 1, or a word
 const GONE = ", no longer served";
 const list = find("model"), theme = find("theme"), dark = matchMedia("(prefers-color-scheme: dark)");
-const shownFor = {}; // by view, what of the state it shows
+const views = {}, shownFor = {}; // the modules, and by view what of the state it shows
 const wrong = (text) => h("span.error", text);
 
 /** What an address says of the state; anything else in it is passed over. */
@@ -27,23 +27,22 @@ export const hashOf = (state, view = state.view) =>
   `#view=${view}${PLACES.filter((name) => state[name]).map((name) => `&${name}=${state[name]}`).join("")}`;
 
 async function showView() {
-  const { view } = state, inside = INSIDE.includes(view), waits = inside && !state.explanation;
+  const { view } = state;
+  const shown = views[view] ??= await import(`./${view}.js`).catch(() => null); // at once when it is there: no view without its handlers
+  if (view !== state.view) return;
+  const inside = INSIDE.includes(view), waits = inside && !state.explanation;
   if (waits && state.text && state.model && state.inside && !state.busy && !state.problem) return look();
-  fill(find("notice"), notice(inside, waits));
+  fill(find("notice"), shown ? notice(inside, waits) : wrong("The server does not send this view; when it runs, load the page again."));
   links.forEach((link, at) => {
     const here = VIEWS[at] === view;
-    sections[at].hidden = !here || waits;
+    sections[at].hidden = !here || waits || !shown;
     sections[at].ariaLabel = link.textContent;
     link.hidden = !state.inside && INSIDE.includes(VIEWS[at]);
     link.ariaCurrent = here ? "page" : null;
     if (here) document.title = `${link.textContent} · Dragoman`;
   });
-  if (waits) return;
-  const shown = await import(`./${view}.js`).catch(() => null);
-  if (find(view).hidden) return;
-  if (!shown) return fill(find("notice"), wrong("The server does not send this view; when it runs, load the page again."));
-  const now = shown.on.map((name) => state[name]);
-  if (shownFor[view]?.every((each, at) => each === now[at])) return;
+  const now = shown?.on.map((name) => state[name]);
+  if (!shown || waits || shownFor[view]?.every((each, at) => each === now[at])) return;
   shownFor[view] = now;
   shown.show(state);
 }

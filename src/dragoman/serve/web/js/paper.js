@@ -1,10 +1,8 @@
 // Paper: the walk through the paper's equations with this sentence's numbers, each computed again, here and by the server.
 
 import { slice, walk } from "./api.js";
-import { lineChart } from "./chart.js";
-import { arrive, fill, find, h, menu, number, shown, tableOf, wide, within } from "./dom.js";
-import { canvasOf } from "./matrix.js";
-import { recomputed, sinusoid } from "./numbers.js";
+import { arrive, drawn, fill, find, h, menu, number, shown, tableOf, wide, within } from "./dom.js";
+import { recomputed } from "./numbers.js";
 import { set, state } from "./state.js";
 
 const body = find("paper");
@@ -29,9 +27,8 @@ function parts({ steps, focus }, explanation) {
     menu(label, "p", name, Array.from(texts, (text, place) => [place + 1, `${place + 1} ${text ? shown(text) : ""}`]), at + 1);
   const step = steps.find((each) => each.number === state.step) ?? steps[0], at = steps.indexOf(step);
   const go = (to, id, text, more) => h("button", { id, disabled: !to, onclick: () => set({ step: to.number }), ...more }, text);
-  const checks = h("ul.checks", h("li", "Computing …")), figure = h("figure");
+  const checks = h("ul.checks", h("li", "Computing …"));
   arrive(checks, check(step, explanation));
-  arrive(figure, picture(step, focus, explanation).catch(() => null));
   return [
     h("div.row",
       choice("Layer", "layer", { length: layers }, focus.layer), choice("Head", "head", { length: model.heads }, focus.head),
@@ -43,18 +40,15 @@ function parts({ steps, focus }, explanation) {
       }))),
     h("article",
       h("h2", `${step.number} ${step.title} `, h("small.dim", step.place)),
-      h("div.two", h("div", h("p", step.prose), mathOf(step.mathml), checks, figure), h("div", step.tables.map(tableOf))),
+      h("div.two",
+        h("div", h("p", step.prose), wide("Equation", drawn(step.mathml)), checks, drawn(step.picture)),
+        h("div", step.tables.map(tableOf))),
       step.sources.map(({ title, lines }) => listing(title, lines.map(([text, marked]) => h(marked ? "mark" : "span", `${text}\n`)))),
       step.command && listing("The tensor in a file", step.command)),
   ];
 }
 
 const listing = (title, text) => h("figure", h("figcaption", title), h("pre", { tabindex: 0 }, text));
-
-function mathOf(text) {
-  const { documentElement: made } = new DOMParser().parseFromString(text, "application/xml");
-  return made.localName === "math" && wide("Equation", document.importNode(made, true));
-}
 
 async function check(step, explanation) {
   const own = await recomputed(step, (name, at) => slice(explanation, name, at)).catch(({ message }) => [{ what: message }]);
@@ -67,20 +61,4 @@ export function checked({ what, model, difference, count, browser, recomputed: s
   return h(here ? "li.browser" : "li.dim", `${what}: recomputed ${here ? "in your browser" : "by the server"}: `, few(browser ?? server),
     " – model: ", few(model), difference === 0 ? ", no difference" : `, difference ${difference.toExponential(0)}`,
     count > 1 && `${difference ? " at most" : ""} in ${number(count)} numbers`);
-}
-
-async function picture({ number: at, given, tensor, curves }, focus, explanation) {
-  const { model: { d_model: size, positions }, source: { pieces } } = explanation;
-  const say = (text, picture) => [picture, h("figcaption.dim", text)];
-  if (at === 3 && given.sum) {
-    const all = pieces.flatMap((_, place) => sinusoid(place, size, positions === "sinusoidal-concat"));
-    const sign = (name, factor) => canvasOf(name, Float32Array.from(all, (value) => Math.max(0, factor * value) ** 2), size);
-    return say("PE: a row for each position, a column for each number; blue above 0, orange below",
-      h("div.strip", sign("canvas", 1), sign("canvas.below", -1)));
-  }
-  if (at === 7) {
-    const { values, shape } = await slice(explanation, tensor, { index: [focus.head] });
-    return say(`The head's weights: row ${focus.source + 1} is the one beside`, canvasOf("canvas.one", values, shape[1]));
-  }
-  return at === 19 && say("The dotted line is this model's step", lineChart("Learning rate", curves, given.step));
 }

@@ -21,7 +21,7 @@ form.onsubmit = (event) => {
   event.preventDefault();
   start();
 };
-text.focus();
+setTimeout(() => text.focus()); // when it is shown
 
 export const on = ["locked", "model", "pair", "explanation"];
 
