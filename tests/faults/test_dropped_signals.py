@@ -9,7 +9,9 @@ import pytest
 
 from command_line import dragoman, environment, tiny_bundle
 from dragoman.bundle import save_bundle
+from dragoman.data.tokenizer import Tokenizer
 from language_models import random_bundle
+from small_bundles import make_bundle
 from training_runs import marked, records, toy_pairs, write_pairs
 
 GPT = {"architecture": "decoder-only"}
@@ -85,6 +87,79 @@ def test_a_window_that_is_done_is_written_and_no_other_is_begun(desk: Path) -> N
 def test_a_generator_stops_too(desk: Path) -> None:
     save_bundle(random_bundle(GPT), desk / "gpt")
     done = signalled(signal.SIGTERM, "generate", "gpt", "--file", "text", "--max-tokens", "4", window=4, folder=desk)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "dragoman: terminated\n")
+
+
+ELSEWHERE = """
+import importlib, signal, sys, weakref
+from dragoman.cli import main
+
+number, place, which, arguments = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+module, _, name = place.rpartition(".")
+module = importlib.import_module(module)
+if hasattr(module, "batches_of"):
+    module.batches_of = lambda lengths, **_: [[place] for place in range(len(lengths))]
+
+class Thing: pass
+
+calls = 0
+def signalled(*given, work=getattr(module, name), **more):
+    global calls
+    calls += 1
+    if calls == which:
+        thing = Thing()
+        reference = weakref.ref(thing, lambda _: signal.raise_signal(number))
+        del thing
+    return work(*given, **more)
+
+setattr(module, name, signalled)
+status = main(arguments)
+assert calls == which, calls
+sys.exit(status)
+"""
+PAIRS = ("--test", "text,text")
+
+
+@pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
+@pytest.mark.parametrize(("model", "place", "which", "arguments"), [
+    ("model", "dragoman.decoding.score.score_pairs", 3, ("score", "model", *PAIRS)),
+    ("gpt", "dragoman.decoding.likelihood._log_probs", 3, ("score", "gpt", "--test", "text")),
+    ("bert", "dragoman.decoding.fill._masked_scores", 3, ("score", "bert", "--test", "text")),
+    ("bert", "dragoman.decoding.fill.pad_rows", 3, ("fill", "bert")),
+    ("model", "dragoman.explain.answer.search_beams", 1, ("explain", "model", "ona bek")),
+    ("gpt", "dragoman.explain.answer._of_one_text", 1, ("explain", "gpt", "ona bek", "--html", "page")),
+])  # fmt: skip
+def test_no_batch_and_no_page_is_made_after_a_signal_in_the_other_verbs(
+    model: str, place: str, which: int, arguments: tuple[str, ...], number: int, status: int, word: str, desk: Path
+) -> None:
+    """With a line a batch; what is done nobody reads, so nothing is printed of it."""
+    bundles = {"gpt": {"architecture": "decoder-only"}, "bert": {"architecture": "encoder-only"}}
+    if model in bundles:
+        save_bundle(random_bundle(bundles[model]), desk / model)
+    command = [sys.executable, "-c", ELSEWHERE, str(int(number)), place, str(which), *arguments, "--device", "cpu"]
+    masked = "".join(f"{line} <mask>\n" for line in LINES)
+    done = subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=environment(), cwd=desk, input=masked, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", f"dragoman: {word}\n")
+    assert not (desk / "page").exists()
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [
+    ("evaluate", ("model", "--output", "out", *PAIRS)), ("compare", ("model", "text", *PAIRS)),
+])  # fmt: skip
+def test_a_test_set_stops_within_a_step(verb: str, arguments: tuple[str, ...], desk: Path) -> None:
+    done = signalled(signal.SIGTERM, verb, *arguments, "--quiet", window=2, folder=desk)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "dragoman: terminated\n")
+    assert not (desk / "out").exists()
+
+
+def test_a_treebank_stops_within_a_step(desk: Path) -> None:
+    (desk / "gold.mrg").write_text("".join(f"(S (NN {line.split()[0]}))\n" for line in LINES), encoding="utf-8")
+    source = Tokenizer.train([" ".join(LINES)], kind="whitespace", vocabulary_size=20)
+    target = Tokenizer.train(["(S )S (NP )NP XX"], kind="whitespace", vocabulary_size=20)
+    save_bundle(make_bundle(source, target, tie="none", max_positions=64), desk / "parser")
+    done = signalled(signal.SIGTERM, "evaluate", "parser", "--test", "gold.mrg", "--quiet", window=2, folder=desk)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "dragoman: terminated\n")
 
 

@@ -16,6 +16,10 @@ from dragoman.errors import DragomanError
 from serving import Answer, Client, bundle_of, echoing, serving
 
 BASE = {"source": "en", "target": "de"}
+TOO_SLOW = (
+    "Not {} within 0.3 seconds, for much was asked or the server is busy; send less text, ask again later, or start the server "
+    "with a larger {}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +271,7 @@ def test_a_file_has_a_time_limit_too(pair: Path) -> None:
 
     with echoing(pair, change=slow, file_timeout=0.3, batch=1) as client:
         answer = client.multipart("/translate_file", {"file": ("a.txt", b"ona bek.\n" * 400), **BASE})
-        assert (answer.status, answer.error) == (503, "Not translated within 0.3 seconds")
+        assert (answer.status, answer.error) == (503, TOO_SLOW.format("translated", "--file-timeout"))
         assert client.multipart("/translate_file", {"file": ("a.txt", b"ona"), **BASE}).status == 200
 
 
@@ -331,9 +335,12 @@ def test_a_request_that_takes_too_long_gives_up_its_place(pair: Path) -> None:
     open_ = threading.Event()
     with echoing(pair, change=lambda text: str(open_.wait(20)) if text == "slow" else text, timeout=0.3, batch=1) as client:
         answer = client.post("/translate", {"q": "slow", **BASE})
-        assert (answer.status, answer.error) == (503, "Not translated within 0.3 seconds")
+        assert (answer.status, answer.error) == (503, TOO_SLOW.format("translated", "--timeout"))
+        assert answer.headers["retry-after"] == "5"
+        stream = client.post("/api/v1/stream", {"q": "slow", **BASE}).body.decode()
+        assert json.dumps({"error": TOO_SLOW.format("translated", "--timeout")}) in stream
         answer = client.post("/api/v1/score", {"q": "ona", "translation": "bek", **BASE})
-        assert (answer.status, answer.error) == (503, "Not scored within 0.3 seconds")
+        assert (answer.status, answer.error) == (503, TOO_SLOW.format("scored", "--timeout"))
         open_.set()
         alive(client)
 

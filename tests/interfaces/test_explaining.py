@@ -24,7 +24,9 @@ from dragoman.explain.answer import Explanation, explain
 from dragoman.explain.attention import attention_svg, head_habits, matrix_png, signed_png
 from dragoman.explain.page import explanation_page
 from dragoman.explain.page_search import tree_svg
-from dragoman.explain.steps import find_token, focus_on
+from dragoman.explain.page_walk import sources_html
+from dragoman.explain.record import Line
+from dragoman.explain.steps import Step, find_token, focus_on
 from dragoman.explain.walk import walk
 from explained import DEPARTURES, TEXT, bundle_of, explained, walked
 from html_pages import ATTACKS, Page
@@ -455,3 +457,27 @@ def test_a_model_of_another_kind_is_refused() -> None:
 
     with pytest.raises(DragomanError, match="explain looks into the paper's attention"):
         explain(replace(bundle_of("paper"), model=nn.Linear(2, 2)), TEXT)  # type: ignore[arg-type]
+
+
+def test_the_lines_of_a_step_have_their_numbers_and_their_text_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file of more than 9999 lines too, whose numbers have five digits."""
+    texts = [f"    line_{number} = x < {number}" for number in range(1, 10_005)]
+    (tmp_path / "long.py").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    monkeypatch.setattr("dragoman.explain.record.PACKAGE", tmp_path)
+    lines = tuple(Line("long.py", number, texts[number - 1], "3.1", ("x",), "") for number in (3, 10_001))
+    step = Step(1, "title", "3.1", "", "prose", "<math></math>", (), (), lines)
+    ((title, found),) = step.sources()
+    shown = [*range(1, 6), *range(9_999, 10_004)]
+    assert title == "long.py:3, 10001"
+    assert [(each.number, each.text) for each in found if each.number is not None] == [(number, texts[number - 1]) for number in shown]
+    assert [each.number for each in found if each.marked] == [3, 10_001]
+    (source,) = step.record()["sources"]
+    assert source["lines"][4:8] == [
+        (f"   5  {texts[4]}", False),
+        ("   …", False),
+        (f"9999  {texts[9_998]}", False),
+        (f"10000  {texts[9_999]}", False),
+    ]
+    rows = sources_html(step).partition("<pre>")[2].partition("</pre>")[0].split("\n")
+    assert rows[2] == '<mark><span class="at">   3</span>     line_3 = x &lt; 3</mark>'
+    assert rows[8] == '<mark><span class="at">10001</span>     line_10001 = x &lt; 10001</mark>'

@@ -179,6 +179,28 @@ def test_what_is_almost_impossible_has_all_digits_of_its_likelihood(dtype: torch
     assert loss.smoothed.item() == pytest.approx(gap, rel=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 512])
+def test_a_gold_token_that_ties_with_others_counts_as_a_draw_among_them(rows: int, dtype: torch.dtype) -> None:
+    """Alone at the top, level with one other, level with two, level with one below another, and below another."""
+    logits = torch.tensor([[3, 0, 1, 0], [2, 2, 1, 0], [2, 0, 2, 2], [1, 1, 2, 0], [0, 1, 0, 0]], dtype=dtype)
+    hidden, matrix, gold = torch.eye(5, dtype=logits.dtype), logits.T.contiguous(), torch.zeros(5, dtype=torch.long)
+    wide = hidden.to(torch.promote_types(dtype, torch.float32)), matrix.to(torch.promote_types(dtype, torch.float32))
+    found = output_loss(*wide, gold, epsilon=0.1, rows=rows, dtype=dtype)
+    assert found.correct.item() == pytest.approx(1 + 1 / 2 + 1 / 3, rel=1e-6)
+
+
+def test_many_ties_in_bfloat16_count_no_more_than_a_guess_among_them() -> None:
+    """Logits of which many are the same number: what ties is right as often as a class drawn at random among the highest."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randint(0, 3, (TOKENS, CLASSES), generator=generator).float()
+    gold = logits.argmax(-1)
+    expected = (1 / (logits == logits.amax(-1, keepdim=True)).sum(-1)).sum().item()
+    found = output_loss(torch.eye(TOKENS), logits.T.contiguous(), gold, epsilon=0.0, rows=5, dtype=torch.bfloat16)
+    assert expected < TOKENS / 2
+    assert found.correct.item() == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("fault", [math.nan, -math.nan, math.inf])
 def test_what_is_no_number_is_not_counted_as_right(fault: float, dtype: torch.dtype) -> None:

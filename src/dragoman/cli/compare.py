@@ -1,5 +1,6 @@
 """``dragoman compare``: models, or translations that are there, on one test set."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from dragoman.cli.evaluation_options import (
 )
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet, TestSets
 from dragoman.cli.overwriting import check_outputs
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, notify, open_output, print_json
 from dragoman.errors import DragomanError, UsageError
 from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
@@ -77,8 +79,9 @@ def compare(
 
     languages = _languages(systems) or languages_of(pair)
     check_outputs({"--html": html}, [*systems, *(reference or ()), *files_of_test_set(test or [], languages)])
-    with open_output(html) if html else nullcontext() as page:
-        found, plain, target = _systems(systems, test or [], reference or [], languages, search=search, device=device)
+    with terminable() as check, open_output(html) if html else nullcontext() as page:
+        found, plain, target = _systems(systems, test or [], reference or [], languages, search=search, device=device, check=check)
+        check()
         from dragoman.evaluation.compare import compare_systems
         from dragoman.evaluation.pages import comparison_page
 
@@ -110,8 +113,9 @@ def _check(systems: list[Path], specs: list[str], pair: str | None, search: dict
 
 
 def _systems(
-    paths: list[Path], specs: list[str], references: list[Path], languages: tuple[str, str] | None, *, search: dict[str, Any], device: str
-) -> tuple[list["System"], "TestSet", str]:
+    paths: list[Path], specs: list[str], references: list[Path], languages: tuple[str, str] | None, *, search: dict[str, Any], device: str,
+    check: Callable[[], None],
+) -> tuple[list["System"], "TestSet", str]:  # fmt: skip
     """The systems, the test set in plain text, and the code of its target language, if it is known. All is read before a model works."""
     from dragoman.evaluation.systems import given_system
     from dragoman.evaluation.testset import read_test_set
@@ -121,7 +125,7 @@ def _systems(
     models = list(dict.fromkeys(path for path in paths if path.is_dir()))
     plain = _plain(models, test)
     for path in models:
-        found[path] = _translated(path, test, search, device)
+        found[path] = _translated(path, test, search, device, check)
     return [found[path] for path in paths], plain, languages[1] if languages else ""
 
 
@@ -158,13 +162,13 @@ def _plain(models: list[Path], test: "TestSet") -> "TestSet":
     return plain
 
 
-def _translated(path: Path, test: "TestSet", search: dict[str, Any], device: str) -> "System":
+def _translated(path: Path, test: "TestSet", search: dict[str, Any], device: str, check: Callable[[], None]) -> "System":
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.systems import translating_system
 
     translator = Translator.load(path, device=device)
     notify(f"{path}: translating {len(test):,} sentences")
-    return translating_system(str(path), translator, test, **search, warm_up=True)
+    return translating_system(str(path), translator, test, **search, warm_up=True, check=check)
 
 
 def _document(comparison: "Comparison", most: int) -> dict[str, Any]:

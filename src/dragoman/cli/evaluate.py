@@ -1,6 +1,6 @@
 """``dragoman evaluate``: a test set through a model, or translations that are there, scored."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from dragoman.cli.evaluation_options import (
 )
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet, TestSets, TranslationProducts
 from dragoman.cli.overwriting import check_outputs
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
 from dragoman.data.formats.treebank import is_treebank
 from dragoman.errors import UsageError
@@ -104,12 +105,12 @@ def evaluate(
     measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
     languages = languages_of(pair) if model is None else _languages(model, test or [])
     _check_outputs({"-o": output, "--html": html}, [model, hypotheses, *(reference or ())], test or [], languages)
-    with open_output(html) if html else nullcontext() as page:
+    with terminable() as check, open_output(html) if html else nullcontext() as page:
         if hypotheses is not None:
             system, plain, target = _given(hypotheses, test or [], reference or [], languages)
         else:
             assert model is not None  # as _check has seen to
-            system, plain, target = _translated(model, test or [], reference or [], search=search, work=work, output=output)
+            system, plain, target = _translated(model, test or [], reference or [], search=search, work=work, output=output, check=check)
         from dragoman.evaluation.evaluate import evaluate_texts
         from dragoman.evaluation.pages import evaluation_page
 
@@ -168,8 +169,9 @@ def _languages(model: Path, specs: list[str]) -> tuple[str, str]:
 
 
 def _translated(
-    model: Path, specs: list[str], references: list[Path], *, search: dict[str, Any], work: dict[str, Any], output: Path | None
-) -> tuple["System", "TestSet", str]:
+    model: Path, specs: list[str], references: list[Path], *, search: dict[str, Any], work: dict[str, Any], output: Path | None,
+    check: Callable[[], None],
+) -> tuple["System", "TestSet", str]:  # fmt: skip
     """A model's translations, which are in the file ``output`` before anything is scored; the test set in plain text; its target's code."""
     from dragoman.decoding.translate import Translator
     from dragoman.devices import keep_freed_memory
@@ -183,9 +185,10 @@ def _translated(
     with open_output(output) if output else nullcontext() as stream:
         notify(f"translating {len(test):,} sentences")
         # A type is chosen on what is translated first, before time is taken.
-        system = translating_system(str(model), translator, test, warm_up=work["precision"] == "auto", **search)
+        system = translating_system(str(model), translator, test, warm_up=work["precision"] == "auto", check=check, **search)
         if stream:
             stream.writelines(f"{one_line(text)}\n" for text in system.texts)
+    check()
     return system, test.plain(bundle.source_tokenizer, bundle.target_tokenizer), bundle.config.data.target
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.cli import explain_options as ask
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, ModelPath
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import open_bytes, open_output, print_json, require_input
 from dragoman.errors import DragomanError, UsageError
 
@@ -54,29 +55,30 @@ def explain(
     from dragoman.explain.steps import focus_on
     from dragoman.explain.walk import walk
 
-    folder = resolve_model(model)
-    bundle = load_bundle(folder, device=str(pick_device(device)))
-    found = answer(
-        bundle, _read(text), beam=beam, alpha=alpha, max_length=max_length, target_prefix=target_prefix, reference=reference,
-        chosen=candidate - 1,
-    )  # fmt: skip
-    focus = focus_on(found, layer=layer, head=head[0] if head else None, token=token, target_token=target_token)
-    if attention is not None:
-        drawn = kind or found.kinds[0]
-        _draw(found, focus, attention, drawn, head, single=token is not None or (drawn != "encoder" and target_token is not None))
-    if tensor is not None:
-        _tensor(found, tensor, npy, as_json)
-        if html is None:
-            return
-    steps = walk(found, focus, rates=_rates(folder))
-    if html is not None:
-        _write_page(found, focus, steps, html)
-    if as_json and tensor is None:
-        print_json({**found.record(), "focus": vars(focus), "paper": [step.record() for step in steps]})
-    elif tensor is None and "-" not in (str(html), str(attention)):
-        from dragoman.cli.explain_text import summary
+    with terminable() as check:
+        folder = resolve_model(model)
+        bundle = load_bundle(folder, device=str(pick_device(device)))
+        found = answer(
+            bundle, _read(text), beam=beam, alpha=alpha, max_length=max_length, target_prefix=target_prefix, reference=reference,
+            chosen=candidate - 1, check=check,
+        )  # fmt: skip
+        focus = focus_on(found, layer=layer, head=head[0] if head else None, token=token, target_token=target_token)
+        if attention is not None:
+            _draw(found, focus, attention, kind or found.kinds[0], head, of_source=token is not None, of_target=target_token is not None)
+        if tensor is not None:
+            _tensor(found, tensor, npy, as_json)
+            if html is None:
+                return
+        steps = walk(found, focus, rates=_rates(folder))
+        check()
+        if html is not None:
+            _write_page(found, focus, steps, html)
+        if as_json and tensor is None:
+            print_json({**found.record(), "focus": vars(focus), "paper": [step.record() for step in steps]})
+        elif tensor is None and "-" not in (str(html), str(attention)):
+            from dragoman.cli.explain_text import summary
 
-        print(summary(found, focus, steps))
+            print(summary(found, focus, steps))
 
 
 def _write_page(found: "Explanation", focus: "Focus", steps: "Sequence[Step]", path: Path) -> None:
@@ -128,7 +130,10 @@ def _read(text: str) -> str:
         raise DragomanError(f"standard input is not UTF-8 at byte {error.start}; convert it, or give the text as an argument") from None
 
 
-def _draw(found: "Explanation", focus: "Focus", path: Path, kind: str, heads: Sequence[int] | None, *, single: bool) -> None:
+def _draw(
+    found: "Explanation", focus: "Focus", path: Path, kind: str, heads: Sequence[int] | None, *, of_source: bool, of_target: bool
+) -> None:
+    """The picture of the heads; of one token alone where that of the text was chosen, or that of the translation and it is drawn."""
     from dragoman.explain.attention import attention_svg
 
     if kind not in found.kinds:
@@ -138,6 +143,7 @@ def _draw(found: "Explanation", focus: "Focus", path: Path, kind: str, heads: Se
     chosen = None if heads is None else [head - 1 for head in dict.fromkeys(heads)]
     if chosen and max(chosen) >= weights.shape[1]:
         raise UsageError(f"--head {max(chosen) + 1}: the model has heads 1 to {weights.shape[1]}; give some of them")
+    single = of_source or (of_target and kind != "encoder")
     token = (focus.source if kind == "encoder" else focus.target) if single else None
     picture = attention_svg(
         weights[layer], found.queries(kind), found.keys(kind), heads=chosen, token=token, title=f"Attention, {kind}, layer {layer + 1}"

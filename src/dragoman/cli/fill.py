@@ -1,5 +1,6 @@
 """``dragoman fill``: what is masked filled in by an encoder-only model."""
 
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.options import Device, ModelPath, Quiet
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, json_line, one_line
 from dragoman.cli.windows import Window, up_to_fault, windows
 
@@ -34,18 +36,23 @@ def fill(
     """
     if quiet:
         hush()
+    with terminable() as check:
+        _fill(model, text, top, device, as_json, check)
+
+
+def _fill(model: Path, text: str, top: int, device: str, as_json: bool, check: Callable[[], None]) -> None:
     from dragoman.bundle import load_bundle
     from dragoman.decoding.fill import fill as fill_in
     from dragoman.devices import pick_device
 
     bundle = load_bundle(model, device=str(pick_device(device)))
     if text != "-":
-        (masks,) = fill_in(bundle, [text], top=top)
+        (masks,) = fill_in(bundle, [text], top=top, check=check)
         _write(text, masks, line=None, as_json=as_json)
         return
 
     def work(window: Window) -> "list[list[list[Filling]]]":
-        return fill_in(bundle, window.texts, top=top, place=window.place, first_line=window.first_line)
+        return fill_in(bundle, window.texts, top=top, place=window.place, first_line=window.first_line, check=check)
 
     for window, answers in chain.from_iterable(up_to_fault(window, work) for window in windows([Path("-")])):
         for number, (line, masks) in enumerate(zip(window.texts, answers, strict=True), start=window.number):

@@ -82,14 +82,18 @@ class Looked:
         }
 
     def _command(self, tensor: str) -> str:
-        """What writes a tensor of the same pass into a file."""
+        """What writes a tensor of the same pass into a file, and below it in a comment what MODEL in it stands for.
+
+        The server knows the model's folder, but does not tell those who ask over HTTP where its files are.
+        """
         wish = self.wish
         options = {
             "--tensor": tensor, "--npy": "tensor.npy", "--beam": wish.beam, "--alpha": wish.alpha, "--max-length": wish.max_length,
             "--target-prefix": wish.target_prefix or None, "--candidate": wish.chosen + 1 if wish.chosen else None,
         }  # fmt: skip
         given = [f"{option}={value}" for option, value in options.items() if value is not None]
-        return shlex.join(["dragoman", "explain", *given, "--", self.name, self.found.source.text])
+        command = shlex.join(["dragoman", "explain", *given, "--", "MODEL", self.found.source.text])
+        return f"{command}\n# MODEL: the folder of the model {' '.join(self.name.split())}, which whoever runs the server knows"
 
 
 class Looking:

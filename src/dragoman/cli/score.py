@@ -2,14 +2,16 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dragoman.cli.options import Alpha, Device, ModelPath, Quiet, TestPaths
 from dragoman.cli.score_lines import print_scores
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, json_line, notify, one_line, print_json
 from dragoman.errors import DragomanError, UsageError
 
@@ -55,6 +57,14 @@ def score(
         hush()
     if perplexity and (text or alpha is not None):
         raise UsageError("--perplexity: there are no lines for --text or --alpha; leave them out")
+    with terminable() as check:
+        _score(model, test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json, device=device, check=check)
+
+
+def _score(
+    model: Path, test: list[str], *, text: bool, alpha: float | None, perplexity: bool, as_json: bool, device: str,
+    check: Callable[[], None],
+) -> None:  # fmt: skip
     from dragoman.bundle import load_bundle
     from dragoman.data.formats.pairs import read_pairs
     from dragoman.decoding.score import Perplexity
@@ -63,7 +73,7 @@ def score(
 
     bundle = load_bundle(model, device=str(pick_device(device)))
     if bundle.config.model.single:
-        return print_scores(bundle, str(model), test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json)
+        return print_scores(bundle, str(model), test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json, check=check)
     translator, languages = Translator(bundle), bundle.config.data
     for spec in test:  # a fault in the last is said before the first is scored
         for _ in read_pairs(spec, languages.source, languages.target):
@@ -71,7 +81,7 @@ def score(
     total, plain = Perplexity(), bundle.target_tokenizer.plain
     for spec in test:
         pairs = read_pairs(spec, languages.source, languages.target)
-        for number, (source, target, scored) in enumerate(_scored(translator, pairs, spec, alpha), start=1):
+        for number, (source, target, scored) in enumerate(_scored(translator, pairs, spec, alpha, check), start=1):
             total.add(scored, plain(target))
             if perplexity:
                 continue
@@ -108,13 +118,13 @@ def _facts(total: "Perplexity") -> dict[str, int | float | None]:
 
 
 def _scored(
-    translator: "Translator", pairs: Iterator[tuple[str, str]], spec: str, alpha: float | None
+    translator: "Translator", pairs: Iterator[tuple[str, str]], spec: str, alpha: float | None, check: Callable[[], None]
 ) -> Iterator[tuple[str, str, "Scored"]]:
     first = 1
     while some := list(islice(pairs, PAIRS_AT_ONCE)):
         sources, targets = [source for source, _ in some], [target for _, target in some]
         try:
-            scored = translator.score(sources, targets, alpha=alpha)
+            scored = translator.score(sources, targets, alpha=alpha, check=check)
         except DragomanError as error:
             counted = f", counted from line {first}" if first > 1 else ""
             raise DragomanError(f"{spec}: {error}{counted}") from None

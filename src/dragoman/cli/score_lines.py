@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +18,10 @@ _LINES_AT_ONCE = 1024
 
 
 def print_scores(
-    bundle: "Bundle", model: str, files: list[str], *, text: bool, alpha: float | None, perplexity: bool, as_json: bool
-) -> None:
-    """A line for each line of the files, or the perplexity of all of them."""
+    bundle: "Bundle", model: str, files: list[str], *, text: bool, alpha: float | None, perplexity: bool, as_json: bool,
+    check: Callable[[], None],
+) -> None:  # fmt: skip
+    """A line for each line of the files, or the perplexity of all of them; ``check`` is called before each batch, and may raise."""
     from dragoman.decoding.score import Perplexity
 
     ends = bundle.config.model.architecture == "decoder-only"
@@ -33,7 +34,7 @@ def print_scores(
     total = Perplexity()
     with few_of_a_kind():
         for file in files:
-            for number, (line, scored) in enumerate(_scored(bundle, file, alpha), start=1):
+            for number, (line, scored) in enumerate(_scored(bundle, file, alpha, check), start=1):
                 total.add(scored, bundle.target_tokenizer.plain(line), end=ends)
                 if perplexity:
                     continue
@@ -59,7 +60,7 @@ def print_scores(
             print(f"{name.replace('_', ' '):<21}{value:,.4f}" if isinstance(value, float) else f"{name.replace('_', ' '):<21}{value}")
 
 
-def _scored(bundle: "Bundle", file: str, alpha: float | None) -> "Iterator[tuple[str, Scored]]":
+def _scored(bundle: "Bundle", file: str, alpha: float | None, check: Callable[[], None]) -> "Iterator[tuple[str, Scored]]":
     from dragoman.data.formats.lines import read_lines
     from dragoman.decoding.fill import pseudo_score
     from dragoman.decoding.likelihood import score_lines
@@ -68,9 +69,9 @@ def _scored(bundle: "Bundle", file: str, alpha: float | None) -> "Iterator[tuple
     own = bundle.config.decoding.alpha if alpha is None else alpha
     while some := list(islice(lines, _LINES_AT_ONCE)):
         if bundle.config.model.architecture == "decoder-only":
-            scored = score_lines(bundle, some, alpha=own, place=file, first_line=first)
+            scored = score_lines(bundle, some, alpha=own, place=file, first_line=first, check=check)
         else:
-            scored = pseudo_score(bundle, some, place=file, first_line=first)
+            scored = pseudo_score(bundle, some, place=file, first_line=first, check=check)
         yield from zip(some, scored, strict=True)
         first += len(some)
 

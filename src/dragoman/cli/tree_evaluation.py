@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli.evaluation_options import read_hypotheses
 from dragoman.cli.evaluation_text import table, text_lines
 from dragoman.cli.overwriting import check_outputs
+from dragoman.cli.stops import terminable
 from dragoman.cli.streams import notify, open_output, print_json
 from dragoman.data.formats.treebank import SUFFIXES, is_treebank, read_tree, read_trees, trees_of
 from dragoman.data.trees import Tree
@@ -42,8 +43,9 @@ def evaluate_trees(asked: Mapping[str, Any]) -> None:
         if len(trees) != len(gold):
             raise DragomanError(f"{hypotheses}: {len(trees):,} trees, but the test set has {len(gold):,}; give one for each sentence")
     else:
-        with open_output(output) if output else nullcontext() as stream:
-            trees, facts = _parsed(asked, gold)
+        with terminable() as check, open_output(output) if output else nullcontext() as stream:
+            trees, facts = _parsed(asked, gold, check)
+            check()
             if stream:
                 stream.writelines(f"{tree}\n" for tree in trees)
     from dragoman.evaluation.brackets import score_brackets
@@ -58,7 +60,7 @@ def evaluate_trees(asked: Mapping[str, Any]) -> None:
         _print_report(report, facts, asked["examples"])
 
 
-def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree]) -> tuple[list[Tree], dict[str, Any]]:
+def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree], check: Callable[[], None]) -> tuple[list[Tree], dict[str, Any]]:
     """A model's trees, and how it made them."""
     from dragoman.decoding.options import SearchOptions
     from dragoman.decoding.translate import Translator
@@ -70,9 +72,9 @@ def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree]) -> tuple[list[Tree],
     sentences = [" ".join(tree.words) for tree in gold]
     notify(f"parsing {len(gold):,} sentences")
     if asked["precision"] == "auto":
-        translator.translate(sentences[:WARM_UP], options=trees_alone, **search)  # before time is taken
+        translator.translate(sentences[:WARM_UP], options=trees_alone, check=check, **search)  # before time is taken
     start = time.perf_counter()
-    found = translator.translate(sentences, options=trees_alone, **search)
+    found = translator.translate(sentences, options=trees_alone, check=check, **search)
     seconds = time.perf_counter() - start
     trees = [read_tree(each.text) if each.text else Tree((), ()) for each in found]
     facts = {"model": str(asked["model"]), "seconds": seconds, "reached_limit": sum(each.reached_limit for each in found)}

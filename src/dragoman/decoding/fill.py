@@ -14,6 +14,7 @@ from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.score import Scored
+from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.step import evaluation_mode
 from dragoman.errors import DragomanError, LineError, UsageError
 
@@ -43,12 +44,13 @@ def fill(
     batch_tokens: int = 16_384,
     place: str = "",
     first_line: int = 1,
+    check: Check = lambda: None,
 ) -> list[list[list[Filling]]]:
     """For each text, for each mask in it, the ``top`` most probable tokens there, ``among`` these if they are given, each mask by itself.
 
-    A mask is written as the tokenizer's own, `mask_text`. Raises UsageError when no token is asked for, DragomanError for a model of
-    another kind, and, naming ``place`` and line counted from ``first_line``, for a text without a mask, of more tokens than the model
-    takes, or whose probabilities are no numbers.
+    A mask is written as the tokenizer's own, `mask_text`. ``check`` is called before each batch, and may raise. Raises UsageError when no
+    token is asked for, DragomanError for a model of another kind, and, naming ``place`` and line counted from ``first_line``, for a text
+    without a mask, of more tokens than the model takes, or whose probabilities are no numbers.
     """
     if top < 1 or (among is not None and not among):
         raise UsageError(f"top={top} among {'all' if among is None else len(among)} tokens: ask for at least one of at least one")
@@ -64,6 +66,7 @@ def fill(
     found: dict[int, list[list[Filling]]] = {}
     with evaluation_mode([model]), torch.inference_mode():
         for batch in batches_of([len(row) for row in rows], batch_tokens=batch_tokens):
+            check()
             ids, real = pad_rows([rows[number] for number in batch], pad=tokenizer.pad, device=model.output.weight.device)
             hidden = model.encode(ids, real)  # (B, T, D)
             for row, number in zip(hidden, batch, strict=True):
@@ -125,11 +128,20 @@ def _following(tokenizer: Tokenizer, text: str) -> list[int]:
     return both[len(before) :] if both[: len(before)] == before else tokenizer.encode(text)
 
 
-def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16_384, place: str = "", first_line: int = 1) -> list[Scored]:
+def pseudo_score(
+    bundle: Bundle,
+    texts: Sequence[str],
+    *,
+    batch_tokens: int = 16_384,
+    place: str = "",
+    first_line: int = 1,
+    check: Check = lambda: None,
+) -> list[Scored]:
     """The pseudo-log-likelihood of each text (Salazar et al. 2020): the sum over its tokens of log P(token | all the others).
 
-    Each token is masked in turn; start and end token are not counted. ``score`` is the same sum. Raises DragomanError for a model of
-    another kind, one that knows no mask, and, naming ``place`` and line, a text of more tokens than the model takes.
+    Each token is masked in turn; start and end token are not counted. ``score`` is the same sum. ``check`` is called before each batch, and
+    may raise. Raises DragomanError for a model of another kind, one that knows no mask, and, naming ``place`` and line, a text of more
+    tokens than the model takes.
     """
     model, tokenizer = bundle.masked_language_model, bundle.source_tokenizer
     mask_text(tokenizer)
@@ -140,6 +152,7 @@ def pseudo_score(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16
     scores = {number: [0.0] * (len(row) - 2) for number, row in enumerate(rows)}
     with evaluation_mode([model]), torch.inference_mode():
         for batch in batches_of([len(rows[number]) for number, _ in jobs], batch_tokens=batch_tokens):
+            check()
             some = [jobs[job] for job in batch]
             for (number, at), score in zip(some, _masked_scores(bundle, rows, some).tolist(), strict=True):
                 scores[number][at - 1] = score

@@ -16,6 +16,7 @@ from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import check_alpha, length_penalty
 from dragoman.decoding.generate import opening
 from dragoman.decoding.score import Scored
+from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.step import evaluation_mode
 from dragoman.errors import DragomanError
 from dragoman.model import LanguageModel
@@ -34,13 +35,21 @@ class _Window(NamedTuple):
 
 
 def score_lines(
-    bundle: Bundle, texts: Sequence[str], *, alpha: float = 0.0, batch_tokens: int = 16_384, place: str = "", first_line: int = 1
+    bundle: Bundle,
+    texts: Sequence[str],
+    *,
+    alpha: float = 0.0,
+    batch_tokens: int = 16_384,
+    place: str = "",
+    first_line: int = 1,
+    check: Check = lambda: None,
 ) -> list[Scored]:
     """The log-probability of each text as a whole one: its tokens after the start token, and the end token.
 
     A text of more tokens than the model has positions is read in windows that overlap by half, so that every token is predicted once, with
-    at least half the positions before it; a warning names ``place`` and its line, counted from ``first_line``. Raises UsageError for an
-    ``alpha`` beyond ±10, DragomanError for a model of another kind and for a text whose log-probability is no finite number.
+    at least half the positions before it; a warning names ``place`` and its line, counted from ``first_line``. ``check`` is called before
+    each batch, and may raise. Raises UsageError for an ``alpha`` beyond ±10, DragomanError for a model of another kind and for a text whose
+    log-probability is no finite number.
     """
     check_alpha(alpha)
     model, tokenizer = bundle.language_model, bundle.target_tokenizer
@@ -55,6 +64,7 @@ def score_lines(
     scores = [[0.0] * (len(row) - 1) for row in rows]
     with evaluation_mode([model]), torch.inference_mode():
         for batch in batches_of([window.end - window.start for window in windows], batch_tokens=batch_tokens):
+            check()
             some = [windows[each] for each in batch]
             read = [rows[window.text][window.start : window.end] for window in some]
             following = [rows[window.text][window.start + 1 : window.end + 1] for window in some]

@@ -14,6 +14,7 @@ from dragoman.bundle import Bundle
 from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.beam import check_alpha, length_penalty
 from dragoman.decoding.ensemble import mean_log_prob
+from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.split import longest_taken
 from dragoman.errors import DragomanError
 from dragoman.model import EncoderDecoder
@@ -108,11 +109,13 @@ def score_texts(
     alpha: float,
     batch_tokens: int,
     ensemble: Sequence[EncoderDecoder] = (),
+    check: Check = lambda: None,
 ) -> list[Scored]:
     """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
 
-    Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts differ, for a language tag that is missing or unknown
-    and for a pair with more tokens than the model takes: nothing is cut; or whose log-probability is no finite number.
+    ``check`` is called before each batch, and may raise. Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts
+    differ, for a language tag that is missing or unknown and for a pair with more tokens than the model takes: nothing is cut; or whose
+    log-probability is no finite number.
     """
     check_alpha(alpha)
     if len(sources) != len(targets):
@@ -130,6 +133,7 @@ def score_texts(
     device = bundle.model.output.weight.device
     scored: dict[int, Scored] = {}
     for batch in batches_of(lengths, batch_tokens=batch_tokens):
+        check()
         source, source_mask = pad_rows([source_ids[place] for place in batch], pad=source_tokenizer.pad, device=device)
         target, _ = pad_rows([target_ids[place] for place in batch], pad=target_tokenizer.pad, device=device)
         target_input = torch.cat((torch.full_like(target[:, :1], target_tokenizer.bos), target[:, :-1]), 1)  # (B, T)

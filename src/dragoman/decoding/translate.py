@@ -185,15 +185,19 @@ class Translator:
         return [*map(_as_tree, translations)] if options.tree else translations
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], *, alpha: float | None = None, batch_tokens: int = 4096
-    ) -> list[Scored]:
+        self, sources: Sequence[str], targets: Sequence[str], *, alpha: float | None = None, batch_tokens: int = 4096,
+        check: Check = lambda: None,
+    ) -> list[Scored]:  # fmt: skip
         """What the model thinks of given translations: each target after its source, the end token included.
 
-        Raises UsageError for an impossible ``alpha``, DragomanError when the counts differ or a pair is longer than the model takes.
+        ``check`` is called before each batch, and may raise. Raises UsageError for an impossible ``alpha``, DragomanError when the counts
+        differ or a pair is longer than the model takes.
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
-            return score_texts(self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self._models[1:])
+            return score_texts(
+                self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self._models[1:], check=check
+            )
 
     def _parts(self, texts: Sequence[str], place: str, first_line: int, *, whole: bool) -> list[list[Part]]:
         """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long.

@@ -1,7 +1,7 @@
 """What is evaluated: translations of a test set, with what is known of what made them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -68,13 +68,15 @@ def translating_system(
     alpha: float | None = None,
     max_length: int | None = None,
     warm_up: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> System:
     """A model's translations of the sources of ``test``, which are as the model takes them: segmented, with language tags.
 
     ``warm_up``: some sentences are translated once before time is taken, for the first are slower whatever the model.
+    ``check`` is called before each step of a search, and may raise.
     """
     sources = test.sources or []
-    translate = partial(translator.translate, beam=beam, alpha=alpha, max_length=max_length)
+    translate = partial(translator.translate, beam=beam, alpha=alpha, max_length=max_length, check=check)
     if warm_up:
         translate(sources[:WARM_UP])
     start = time.perf_counter()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from dragoman.explain.page_search import bar
-from dragoman.explain.steps import Check, Step, Table
+from dragoman.explain.steps import Check, SourceLine, Step, Table
 from dragoman.html import escaped, number
 
 
@@ -71,9 +71,9 @@ def sources_html(step: Step) -> str:
     return "\n".join(_source(title, lines) for title, lines in step.sources())
 
 
-def _source(title: str, lines: Sequence[tuple[str, bool]]) -> str:
+def _source(title: str, lines: Sequence[SourceLine]) -> str:
     rows = []
-    for text, marked in lines:
-        row = f'<span class="at">{text[:4]}</span>{escape(text[5:])}'
-        rows.append(f"<mark>{row}</mark>" if marked else row)
+    for line in lines:
+        row = f'<span class="at">{line.place}</span> {escape(line.text)}'
+        rows.append(f"<mark>{row}</mark>" if line.marked else row)
     return f'<figure class="source"><figcaption>{escaped(title)}</figcaption><pre>' + "\n".join(rows) + "</pre></figure>"

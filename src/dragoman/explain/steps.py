@@ -59,6 +59,24 @@ class Check:
         return cls(what, float(ours[place]), float(again[place]), float(np.abs(ours - again).max()), ours.size)
 
 
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of a file with its number, ``marked`` where it computed what is shown; one without a number stands for lines left out."""
+
+    number: int | None
+    text: str
+    marked: bool
+
+    @property
+    def place(self) -> str:
+        """The number or "…" in a column for four digits; a longer number is whole."""
+        return f"{'…' if self.number is None else self.number:>4}"
+
+    def record(self) -> tuple[str, bool]:
+        """As JSON: the place before the text, and whether it is marked."""
+        return (self.place if self.number is None else f"{self.place}  {self.text}"), self.marked
+
+
 Given = str | float | NDArray[Any]
 
 
@@ -89,7 +107,7 @@ class Step:
         """Where in the paper it is."""
         return f"Section {self.section}" + (f", equation ({self.equation})" if self.equation else "")
 
-    def sources(self) -> list[tuple[str, list[tuple[str, bool]]]]:
+    def sources(self) -> list[tuple[str, list["SourceLine"]]]:
         """Of each file the name with the numbers of the lines that computed it, and these, marked, between those around them."""
         files: dict[str, list[Line]] = {}
         for line in self.lines:
@@ -115,7 +133,7 @@ class Step:
                 {"file": line.file, "line": line.number, "text": line.text, "around": line.around(), "place": line.place}
                 for line in self.lines
             ],
-            "sources": [{"title": title, "lines": lines} for title, lines in self.sources()],
+            "sources": [{"title": title, "lines": [each.record() for each in lines]} for title, lines in self.sources()],
             "tensor": self.tensor,
             "given": {name: float_record(value) if isinstance(value, np.ndarray) else value for name, value in self.given.items()},
             "again": list(self.again),
@@ -126,13 +144,13 @@ def _numbers(lines: Sequence[Line]) -> list[int]:
     return sorted({line.number for line in lines})
 
 
-def _listing(lines: Sequence[Line]) -> list[tuple[str, bool]]:
+def _listing(lines: Sequence[Line]) -> list[SourceLine]:
     marked, around = _numbers(lines), dict(sorted(pair for line in lines for pair in line.around()))
-    found: list[tuple[str, bool]] = []
+    found: list[SourceLine] = []
     for number, text in around.items():
         if found and number - 1 not in around:
-            found.append(("   …", False))
-        found.append((f"{number:4}  {text}", number in marked))
+            found.append(SourceLine(None, "", marked=False))
+        found.append(SourceLine(number, text, marked=number in marked))
     return found
 
 

@@ -20,7 +20,7 @@ from dragoman.serve.answers import as_json, openai_error
 from dragoman.serve.completion_fields import Asked, about, asked_of, completer_of
 from dragoman.serve.engine import Drawn
 from dragoman.serve.parameters import Fields, read_fields, texts_of
-from dragoman.serve.refusals import RefusalError, busy, internal
+from dragoman.serve.refusals import RefusalError, internal, too_slow
 from dragoman.serve.service import Client, Service
 from dragoman.serve.translating import check_length, in_time
 
@@ -92,7 +92,7 @@ async def _drawn(service: Service, asked: Asked, client: Client, deadline: float
                     raise RefusalError(500, "The model gives no token a positive probability; its weights may be damaged")
                 yield drawn
     except TimeoutError:
-        raise busy(f"Not completed within {service.settings.timeout:g} seconds") from None
+        raise too_slow("completed", service.settings.timeout, less="ask for fewer tokens") from None
 
 
 async def _lines(answer: "_Answer", first: Drawn | None, drawn: AsyncGenerator[Drawn, None]) -> AsyncIterator[bytes]:

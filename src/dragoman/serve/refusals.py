@@ -32,6 +32,14 @@ def busy(sentence: str, *, seconds: int = 5) -> RefusalError:
     return RefusalError(503, sentence, headers={"Retry-After": str(seconds)})
 
 
+def too_slow(done: str, seconds: float, *, less: str = "send less text", option: str = "--timeout") -> RefusalError:
+    """503 for what was not ``done`` in the time there is: what the client may do, and the option of whoever runs the server."""
+    return busy(
+        f"Not {done} within {seconds:g} seconds, for much was asked or the server is busy; {less}, ask again later, or start the server "
+        f"with a larger {option}"
+    )
+
+
 def internal(error: Exception) -> RefusalError:
     """500, with an id under which the log says where in the program it was; never what was said, for that may have a text in it."""
     number = secrets.token_hex(2)

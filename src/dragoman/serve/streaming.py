@@ -20,7 +20,7 @@ from dragoman.serve.languages import AUTO
 from dragoman.serve.models import Hop
 from dragoman.serve.native import SEARCH_FIELDS, document_of, wish_of
 from dragoman.serve.parameters import check_known, flag, read_fields, texts_of
-from dragoman.serve.refusals import RefusalError, internal, invalid
+from dragoman.serve.refusals import RefusalError, internal, invalid, too_slow
 from dragoman.serve.segments import Document, sentences_of
 from dragoman.serve.service import Client, Service
 from dragoman.serve.translating import Detected, Line, Translated, Wish, capped, check_length, detected_in, joined, translate_sentences
@@ -86,7 +86,7 @@ class _Stream:
                 done = await self._done()
                 self._put("done", await document_of(self.service, done, self.client, with_alignment=self.with_alignment))
         except TimeoutError:
-            self._put("error", {"error": f"Not translated within {self.service.settings.timeout:g} seconds"})
+            self._put("error", {"error": too_slow("translated", self.service.settings.timeout).sentence})
         except (RefusalError, DragomanError) as error:
             self._put("error", {"error": str(error)})
         except Exception as error:

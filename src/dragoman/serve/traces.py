@@ -66,8 +66,8 @@ class Looking(Protocol):
     ) -> Pass:
         """A pass; DragomanError for a text that cannot be looked into.
 
-        ``name`` is the model's, for the commands of the walk, and ``run`` the folder of its log. ``check`` is called now and then, and may
-        raise.
+        ``name`` is the model's, for what the commands of the walk say of it, and ``run`` the folder of its log. ``check`` is called now and
+        then, and may raise.
         """
 
 

@@ -10,7 +10,7 @@ from dragoman.serve.detect import detect
 from dragoman.serve.engine import Ask, Output
 from dragoman.serve.languages import AUTO, language_name
 from dragoman.serve.models import Hop, Models
-from dragoman.serve.refusals import RefusalError, busy, invalid
+from dragoman.serve.refusals import RefusalError, invalid, too_slow
 from dragoman.serve.segments import Document, Sentence, assembled, document_of, sentences_of
 from dragoman.serve.service import Client, Service
 
@@ -136,13 +136,13 @@ async def translate_texts(service: Service, texts: Sequence[str], wish: Wish, *,
     return results
 
 
-async def in_time(seconds: float, done: str, work: Awaitable[Result]) -> Result:
-    """What ``work`` gives within so many seconds; ``done`` says what is done to a text. Raises RefusalError after that."""
+async def in_time(seconds: float, done: str, work: Awaitable[Result], *, option: str = "--timeout") -> Result:
+    """What ``work`` gives within so many seconds, of ``option``; ``done`` says what is done to a text. Raises RefusalError after that."""
     try:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
-        raise busy(f"Not {done} within {seconds:g} seconds") from None
+        raise too_slow(done, seconds, option=option) from None
 
 
 async def _lines(

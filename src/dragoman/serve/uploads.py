@@ -45,7 +45,7 @@ async def translate_file(request: Request) -> Response:
     warnings: set[str] = set()
     if source != target:
         work = _translated(service, document, models.route(source, target), client, warnings)
-        text = await in_time(service.settings.file_timeout, "translated", work)
+        text = await in_time(service.settings.file_timeout, "translated", work, option="--file-timeout")
     number = await asyncio.to_thread(service.store.put, text.encode(), name=translated_name(name, target), media_type=FORMATS[suffix])
     return with_warnings(as_json({"translatedFileUrl": f"{base_url(request, service)}/download_file/{number}"}), warnings)
 

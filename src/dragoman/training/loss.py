@@ -15,7 +15,10 @@ from dragoman.model.transformer import LanguageModel, MaskedLanguageModel, Model
 
 
 class Loss(NamedTuple):
-    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens no other outranks."""
+    """Sums over N tokens, in nats: the smoothed loss that is minimised and -log p(gold); and how many gold tokens are the most likely.
+
+    A gold token that is as likely as others, and none more, counts as a draw among these: 1/k of k.
+    """
 
     smoothed: Tensor
     negative_log_likelihood: Tensor
@@ -141,7 +144,7 @@ class _OutputLoss(torch.autograd.Function):
         turned = weight.t().contiguous() if dtype == torch.bfloat16 else weight.t()  # (D, V)
         mean_row = matrix.mean(0)  # (D)
         together = rows * torch.float32.itemsize // min(dtype.itemsize, torch.float32.itemsize)  # in as much memory
-        gold_logits, correct = matrix.new_zeros(()), target.new_zeros(())
+        gold_logits, correct = matrix.new_zeros(()), matrix.new_zeros(())
         gold_probabilities = matrix.new_empty(len(target))  # (N)
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
@@ -156,10 +159,12 @@ class _OutputLoss(torch.autograd.Function):
                 p.div_(p.sum(-1, keepdim=True))  # PyTorch's softmax of many classes is off by more than rounding, alike for all of a row
             gold_p = p[: len(gold)].gather(1, gold)  # (N, 1)
             gold_probabilities[start : start + together] = gold_p[:, 0]
+            gold_places = torch.arange(len(gold), device=gold.device), gold[:, 0]  # scatter_ copies a narrow p whole
+            p[gold_places] = -1  # so that the highest is another class's
             correct += _count_highest(p[: len(gold)], gold_p)
             if wants_gradient:
                 p[len(gold) :].zero_()
-                p[torch.arange(len(gold), device=gold.device), gold[:, 0]] -= 1 - epsilon  # scatter_add_ copies a narrow p whole
+                p[gold_places] = gold_p[:, 0] - (1 - epsilon)
                 grad_hidden[start : start + together] = (p @ weight)[: len(gold)] - epsilon * mean_row
                 grad_matrix += p.t() @ some
         # A number below the normal ones of its type has lost digits, if it is not 0; and what is no number is not to be hidden.
@@ -188,11 +193,19 @@ def _unlikelihood(some: Tensor, weight: Tensor, gold: Tensor) -> Tensor:
     return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), gold, reduction="sum")
 
 
-def _count_highest(p: Tensor, gold_p: Tensor) -> Tensor:
-    """How many of the gold classes' probabilities (N, 1) are the highest of their row of p (N, V); what is no number is not."""
+def _count_highest(others: Tensor, gold_p: Tensor) -> Tensor:
+    """How many of the gold classes' probabilities (N, 1) are the highest of their row, of k that tie 1/k; what is no number is not.
+
+    ``others`` (N, V) are the probabilities with -1 in the gold class's place.
+    """
     # Numbers from 0 up stand in the order of their bits, and whole numbers are compared several times as fast on a CPU.
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[p.element_size()]
-    return ((p.view(bits).amax(-1, keepdim=True) == gold_p.view(bits)) & ~gold_p.isnan()).sum()
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[others.element_size()]
+    p, gold, is_number = others.view(bits), gold_p.view(bits), ~gold_p.isnan()
+    highest = p.amax(-1, keepdim=True)  # (N, 1)
+    tied = (gold == highest) & is_number
+    some = tied.nonzero()[:, 0] if p.device.type == "cpu" else slice(None)  # a GPU would be waited for, to know which rows
+    equals = (p[some] == gold[some]).sum(-1, keepdim=True)
+    return ((gold > highest) & is_number).sum() + (tied[some] / (1 + equals)).sum()
 
 
 class _Divergence(torch.autograd.Function):

@@ -13,7 +13,7 @@ class Totals:
 
     smoothed: float = 0.0
     negative_log_likelihood: float = 0.0
-    correct: int = 0
+    correct: float = 0.0
     tokens: int = 0
     seconds: float = 0.0
     alignment: float = 0.0
@@ -23,7 +23,7 @@ class Totals:
         """The sums of one batch more."""
         self.smoothed += loss.smoothed.item()
         self.negative_log_likelihood += loss.negative_log_likelihood.item()
-        self.correct += int(loss.correct)
+        self.correct += loss.correct.item()
         self.tokens += tokens
         if isinstance(loss, GuidedLoss):
             self.alignment += loss.alignment.item()
@@ -34,7 +34,7 @@ class Totals:
         smoothed, negative_log_likelihood, correct, tokens, alignment, aligned = ranks.sum(
             self.smoothed, self.negative_log_likelihood, self.correct, self.tokens, self.alignment, self.aligned
         )
-        return Totals(smoothed, negative_log_likelihood, int(correct), int(tokens), self.seconds, alignment, int(aligned))
+        return Totals(smoothed, negative_log_likelihood, correct, int(tokens), self.seconds, alignment, int(aligned))
 
     def means(self) -> dict[str, float]:
         """Per token: loss (smoothed), nll (nats), ppl = exp(nll), acc; and alignment (nats) per aligned token, where there are some."""
