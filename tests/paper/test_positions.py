@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.model import LearnedPositions, PositionalEncoding, sinusoids
+from dragoman.model import LearnedPositions, PositionalEncoding, RotaryPositions, sinusoids
 from paper.models import random_ids, random_numbers, small_model
 
 GOLDEN_512 = {
@@ -93,3 +93,12 @@ def test_only_positions_tell_word_order_apart() -> None:
     assert model.encode(tokens).diff(dim=1).abs().amax(-1).min() > 0.01
     model.encoder.positions.pe.zero_()
     assert model.encode(tokens).diff(dim=1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("positions", "places"), [("sinusoidal", 2), ("sinusoidal-concat", 2), ("rotary", 4), ("learned", 0)])
+def test_all_parts_of_a_model_have_one_table_in_memory(positions: str, places: int) -> None:
+    """It is as large as d_model · max_positions numbers, and rotations of positions have one in every layer."""
+    model = small_model(positions=positions)
+    tables = [module.pe for module in model.modules() if isinstance(module, PositionalEncoding | RotaryPositions)]
+    assert len(tables) == places
+    assert len({table.data_ptr() for table in tables}) == min(places, 1)

@@ -62,6 +62,7 @@ def initialise(model: nn.Module) -> None:
 
 
 def _initialised(model: _Any, config: ModelConfig) -> _Any:
+    _share_tables(model)
     initialise(model)
     if config.initialization == "normal":
         _draw_normal(model, ends=math.sqrt(2 * config.decoder_layers) if isinstance(model, LanguageModel) else 1.0)
@@ -69,6 +70,14 @@ def _initialised(model: _Any, config: ModelConfig) -> _Any:
         for layers, deepnorm in _stacks(model, config):
             _shrink(layers, deepnorm.beta)
     return model
+
+
+def _share_tables(model: nn.Module) -> None:
+    """One table of positions for all parts and layers, which have the same; a device that the model is moved to has one for each."""
+    for kind in (PositionalEncoding, RotaryPositions):
+        alike = [module for module in model.modules() if isinstance(module, kind)]
+        for module in alike[1:]:
+            module.pe = alike[0].pe
 
 
 def _stacks(model: nn.Module, config: ModelConfig) -> "list[tuple[nn.Module, _DeepNorm]]":
