@@ -5,6 +5,7 @@ Results go to standard output, everything else to standard error, all in UTF-8 w
 of a pipe went away, as for other programs of the kind, and nothing is said.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -47,10 +48,18 @@ _SMALLER = {"train": "use smaller batches (training.batch_tokens)", "demo": "use
 """What takes less memory, for the verbs that can take much."""
 
 
+_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+_SHAPES = "64"
+"""How many products of bfloat16 PyTorch remembers on a CPU, each with up to a megabyte; by itself 1,024. A batch has some dozens of shapes,
+often new ones. It looks at these names when it is imported."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` unless given, and return the exit status."""
     if arguments is None:
         streams.restart_in_utf8()
+        for name in _CACHES:
+            os.environ.setdefault(name, _SHAPES)
         arguments = sys.argv[1:]
     if sys.stdout is None:
         return streams.complain("standard output is closed; redirect it to a file or to /dev/null", 1)
