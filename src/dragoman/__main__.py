@@ -15,4 +15,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    # An interrupt that went through a text that is run, as those in which named tuples are made, would end Python by SIGINT in spite of the
+    # status, if no other text were run after it.
+    exec("")
+    sys.exit(status)

@@ -96,6 +96,20 @@ def test_a_precision_that_no_device_has_is_refused_at_once(arguments: list[str],
     assert "torch" not in imported_after(f"from dragoman.cli import main; main({command})")
 
 
+def test_the_status_is_told_wherever_the_signal_found_python(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, types\n"
+        "def main():\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')  # as in the making of a named tuple\n"
+        "    except KeyboardInterrupt:\n"
+        "        return 143\n"
+        "sys.modules['dragoman.cli'] = types.SimpleNamespace(main=main)\n"
+    )
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    assert dragoman("fill", variables={"PYTHONPATH": path}).returncode == 143
+
+
 def test_help_takes_less_than_two_fifths_of_a_second() -> None:
     """Of processor time, which other work on the machine changes least."""
     seconds = []
