@@ -11,6 +11,7 @@ from dragoman.html import escaped, number
 from dragoman.serve import runs
 from dragoman.serve.answers import as_json
 from dragoman.training.charts import line_chart
+from dragoman.training.records import read_log_from
 from dragoman.training.report import Report
 
 HUGE = 10**400
@@ -28,7 +29,7 @@ def sent(run: Path) -> Any:
     """What the server sends of a run, of which every picture is XML, and the same of its curves; a report of it can be made too."""
     Report.read(run).html()
     as_json(runs._document("x", run, 0))
-    found = json.loads(as_json(runs._view("x", run, "")).body)
+    found = json.loads(bytes(as_json(runs._view("x", run, "")).body))
     for chart in found["charts"]:
         ElementTree.fromstring(chart["svg"])
     return found
@@ -65,7 +66,7 @@ def test_a_number_beyond_those_of_float_is_written() -> None:
 
 
 def test_a_run_is_drawn_once_for_all_who_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, read, read_log_from = write(tmp_path, {"t": "train", **STEP}), [], runs.read_log_from
+    run, read = write(tmp_path, {"t": "train", **STEP}), []
 
     def counted(*place: Any) -> Any:
         read.append(place)

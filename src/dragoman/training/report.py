@@ -128,7 +128,7 @@ def _figure(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
 
 def points(records: Iterable[Record], key: str) -> list[Point]:
     """(step, value) of the records that have a number under ``key``, which may be NaN or infinite."""
-    return [(record["step"], value) for record in records if isinstance(value := record.get(key), float) or is_number(value)]
+    return [(record["step"], record[key]) for record in records if isinstance(record.get(key), float) or is_number(record.get(key))]
 
 
 def learning_rates(run: Path) -> list[Point]:
