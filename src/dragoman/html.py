@@ -1,7 +1,7 @@
 """Pages of HTML: one file without scripts that fetches nothing, in which whatever a user wrote is text."""
 
 import html
-import math
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -65,12 +65,15 @@ def number(value: object) -> str:
     """A number for people: whole ones with commas, others to six digits; any other value as text for HTML."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return escaped(value)
-    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+    if abs(value) < 1e15 and value == int(value):
         return f"{int(value):,}"
-    return f"{value:.6g}"
+    return f"{value:.6g}" if isinstance(value, float) or abs(value) <= sys.float_info.max else escaped(value)
 
 
 def escaped(value: object) -> str:
-    """Text that stands in HTML for what it is, in an element or in a quoted attribute; control characters read U+FFFD."""
-    text = "".join("\ufffd" if unicodedata.category(character) in ("Cc", "Cs") else character for character in str(value))
+    """Text that stands in HTML and XML for what it is, in an element or in a quoted attribute; what they have no place for reads U+FFFD.
+
+    That is control characters, halves of a pair, and the two other characters that XML forbids.
+    """
+    text = "".join("\ufffd" if unicodedata.category(each) in ("Cc", "Cs") or each in "\ufffe\uffff" else each for each in str(value))
     return html.escape(text, quote=True)

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.bundle import save_bundle
 from language_models import BERT, GPT, WORDS, random_bundle
-from page_browser import TEXT, faults_of, write_run
+from page_browser import TEXT, faults_of, module, write_run
 from serving import Client, serving
 
 Opens = Callable[..., Any]
@@ -134,6 +134,48 @@ def test_a_run_without_a_checkpoint_shows_its_curves(open_page: Opens, tmp_path:
         page.click("nav a:text('Run')")
         page.wait_for_selector("#run svg")
         assert page.inner_text("#run h2") == "young: en-de"
+
+
+def test_a_late_list_of_runs_takes_no_place(open_page: Opens, toy: Path) -> None:
+    """It was asked for while the server had no model; the run of the one that has come stays."""
+    held: list[Any] = []
+    with serving(toy, device="cpu") as client:
+
+        def hold(page: Any) -> None:
+            for path in ("runs", "models"):
+                page.route(f"**/api/v1/{path}", lambda route: held.append(route))
+
+        page = open_page("#view=run", client=client, loaded=False, before=hold)
+        while len(held) < 2:
+            page.wait_for_timeout(20)
+        models, runs = sorted(held, key=lambda route: route.request.url)
+        models.continue_()
+        page.wait_for_selector("#run svg")
+        runs.fulfill(json={"runs": [{"name": "other"}]})
+        page.wait_for_timeout(300)
+        assert page.inner_text("#run h2") == "toy: en-de"
+
+
+def test_an_answer_about_what_was_shown_before_is_passed_over(open_page: Opens, tmp_path: Path) -> None:
+    """A look at a run, then another run and back to the first, before the first look has its answer, which is that nothing has changed."""
+    held: list[Any] = []
+    with serving(write_run(tmp_path / "going", status="running"), device="cpu") as client:
+        page = open_page("#view=run", client=client)
+        page.wait_for_selector("#run svg")
+        page.route("**/going/drawn*", lambda route: held.append(route))
+        while not held:
+            page.wait_for_timeout(20)
+        own = module(page, "state", "const { model } = m.state; m.set({ model: { run: 'none' } }); return model")
+        page.wait_for_selector("#run .error")
+        module(page, "state", "m.set({ model: a })", own)
+        while len(held) < 2:
+            page.wait_for_timeout(20)
+        said = page.inner_text("#run")
+        held[0].continue_()
+        page.wait_for_timeout(300)
+        assert page.inner_text("#run") == said
+        held[1].continue_()
+        page.wait_for_selector("#run svg")
 
 
 def test_a_server_that_is_gone_is_told_of(open_page: Opens, toy: Path) -> None:

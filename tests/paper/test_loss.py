@@ -190,6 +190,13 @@ def test_a_gold_token_that_ties_with_others_counts_as_a_draw_among_them(rows: in
     assert found.correct.item() == pytest.approx(1 + 1 / 2 + 1 / 3, rel=1e-6)
 
 
+def test_a_model_of_narrow_numbers_counts_each_token() -> None:
+    """Beyond 256, bfloat16 has not every whole number."""
+    ones = torch.ones(300, 2, dtype=torch.bfloat16)
+    found = output_loss(ones, torch.tensor([[1, 1], [0, 0]], dtype=torch.bfloat16), torch.zeros(300, dtype=torch.long), epsilon=0.0, rows=1)
+    assert found.correct.item() == 300
+
+
 def test_many_ties_in_bfloat16_count_no_more_than_a_guess_among_them() -> None:
     """Logits of which many are the same number: what ties is right as often as a class drawn at random among the highest."""
     generator = torch.Generator().manual_seed(0)

@@ -49,13 +49,13 @@ def explain(
     _check(model, html, attention, kind, head, tensor, npy)
     if as_json or tensor is not None:
         _check_stream(html, attention, "--json" if as_json else "--tensor")
-    from dragoman.bundle import load_bundle, resolve_model
-    from dragoman.devices import pick_device
-    from dragoman.explain.answer import explain as answer
-    from dragoman.explain.steps import focus_on
-    from dragoman.explain.walk import walk
+    with terminable() as check:  # from here on, for PyTorch alone takes a second
+        from dragoman.bundle import load_bundle, resolve_model
+        from dragoman.devices import pick_device
+        from dragoman.explain.answer import explain as answer
+        from dragoman.explain.steps import focus_on
+        from dragoman.explain.walk import walk
 
-    with terminable() as check:
         folder = resolve_model(model)
         bundle = load_bundle(folder, device=str(pick_device(device)))
         found = answer(

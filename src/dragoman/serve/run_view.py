@@ -1,12 +1,11 @@
 """A run as the page shows it: where it stands, its curves as pictures, its numbers and its samples as tables."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.training.charts import line_chart
-from dragoman.training.records import Record
-from dragoman.training.report import Report
+from dragoman.training.records import Record, is_number
+from dragoman.training.report import Report, sample_histories
 
 MOST_ROWS = 12
 MOST_CHANGES = 5
@@ -37,41 +36,27 @@ def _standing(head: Mapping[str, Any], training: Sequence[Record], evaluations: 
     best = next((record for record in evaluations if record["step"] == head["best_step"]), None)
     facts = [head["status"], f"step {last:,}"]
     if best:
-        loss, bleu = (f"{best[key]:.{digits}f}" if _is_number(best.get(key)) else "–" for key, digits in (("loss", 4), ("bleu", 2)))
+        loss, bleu = (f"{best[key]:.{digits}f}" if is_number(best.get(key)) else "–" for key, digits in (("loss", 4), ("bleu", 2)))
         facts.append(f"best at step {best['step']:,}: validation loss {loss}, BLEU {bleu}")
     return " · ".join([*facts, f"warm-up {head['warmup_steps']:,} steps"])
 
 
 def _numbers(title: str, records: Sequence[Record], columns: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
-    rows = [[record[key] if _is_number(record.get(key)) else "–" for key in columns] for record in records[-MOST_ROWS:]]
+    rows = [[record[key] if is_number(record.get(key)) else "–" for key in columns] for record in records[-MOST_ROWS:]]
     caption = f"{title}, the last {MOST_ROWS}" if len(records) > MOST_ROWS else title
     return _table(caption, [name for name, _ in columns.values()], rows, digits=dict(columns.values()))
 
 
 def _samples(evaluations: Sequence[Record]) -> list[dict[str, Any]]:
     """What became of each sentence of the validation text wherever it changed."""
-    histories: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for record in evaluations:
-        samples = record.get("samples")
-        for sample in samples if isinstance(samples, list) else ():
-            if not isinstance(sample, Mapping):
-                continue
-            source, reference, output = (str(sample.get(key, "")) for key in ("source", "reference", "output"))
-            history = histories.setdefault((source, reference), [])
-            if not history or history[-1][1] != output:
-                history.append((record["step"], output))
     return [
         _table(
             f"“{source}”", ["step", "translation"],
             [["reference", reference], *([f"step {step:,}", output] for step, output in history[-MOST_CHANGES:])],
         )
-        for (source, reference), history in histories.items()
+        for (source, reference), history in sample_histories(evaluations).items()
     ]  # fmt: skip
 
 
 def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Any]], digits: Mapping[str, int] | None = None) -> dict[str, Any]:
     return {"caption": caption, "header": list(header), "rows": list(rows), "shares": [], "digits": dict(digits or {})}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

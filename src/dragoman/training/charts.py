@@ -11,14 +11,15 @@ from dragoman.html import escaped, number
 Point = tuple[float, float]
 
 MOST_POINTS = 300
+_BEYOND = 1e300
 WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 84, 34, 34, 44
 STROKES = (("#3b82f6", "none"), ("#d97706", "8 4"), ("#16a34a", "2 3"))  # at least 3:1 on white and on near-black
 
 
 def line_chart(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
-    """An SVG of up to three named curves over training steps; empty text when no curve has a point that is a finite number."""
-    drawn = {name: thinned([point for point in points if all(map(math.isfinite, point))]) for name, points in curves.items()}
+    """An SVG of up to three named curves over training steps; empty text when no curve has a point that can be drawn."""
+    drawn = {name: thinned([point for point in points if _is_drawn(point)]) for name, points in curves.items()}
     drawn = {name: points for name, points in drawn.items() if points}
     if not drawn:
         return ""
@@ -55,6 +56,11 @@ def line_chart(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
     return "".join([*parts, "</svg>"])
 
 
+def _is_drawn(point: Point) -> bool:
+    """Whether both are finite numbers, and so small that float has those around them too."""
+    return abs(point[0]) < _BEYOND and abs(point[1]) < _BEYOND
+
+
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """At most ``most`` of the points, in order: the first, the last, and of each stretch between them the lowest and the highest."""
     if len(points) <= most:
@@ -71,8 +77,8 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 def ticks(low: float, high: float) -> list[float]:
     """Three to seven round numbers from at most ``low`` to at least ``high``, at equal distances of 1, 2 or 5 times a power of ten."""
     if high <= low:
-        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
-    power = 10 ** math.floor(math.log10(high - low))
+        low, high = low - (abs(low) / 2 or 0.5), high + (abs(high) / 2 or 0.5)
+    power = 10 ** math.floor(math.log10(max(high - low, 1 / _BEYOND)))
     for distance in (power * factor for factor in (0.2, 0.5, 1, 2, 5)):
         first, last = math.floor(low / distance), math.ceil(high / distance)
         if last - first <= 6:

@@ -144,7 +144,7 @@ class _OutputLoss(torch.autograd.Function):
         turned = weight.t().contiguous() if dtype == torch.bfloat16 else weight.t()  # (D, V)
         mean_row = matrix.mean(0)  # (D)
         together = rows * torch.float32.itemsize // min(dtype.itemsize, torch.float32.itemsize)  # in as much memory
-        gold_logits, correct = matrix.new_zeros(()), matrix.new_zeros(())
+        gold_logits, correct = matrix.new_zeros(()), torch.zeros((), device=matrix.device)
         gold_probabilities = matrix.new_empty(len(target))  # (N)
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)

@@ -1,13 +1,30 @@
 """What a run folder says of itself: the facts of run.json, the records of log.jsonl. Needs neither PyTorch nor the run's model."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dragoman.config import Config
 from dragoman.errors import DragomanError
 
 Record = dict[str, Any]
+
+MOST_STEPS = 10**12
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of a log is a finite number that float has too; JSON has whole numbers beyond."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def setting_of(facts: Mapping[str, Any], group: str, name: str) -> Any:
+    """A setting of the run that has these facts; the paper's where they do not tell, or tell what is of no kind that it can be."""
+    default, settings = getattr(getattr(Config(), group), name), facts.get("settings")
+    own = settings.get(group) if isinstance(settings, Mapping) else None
+    value = own[name] if isinstance(own, Mapping) and name in own else default
+    return value if isinstance(value, type(default)) and not isinstance(value, bool) else default
 
 
 def read_run(run: Path) -> dict[str, Any]:
@@ -75,9 +92,15 @@ def _records(lines: Iterable[bytes]) -> list[Record]:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and isinstance(record.get("step", 0), int) and isinstance(record.get("loss", 0.0), int | float):
+        if isinstance(record, dict) and _is_record(record):
             records.append(record)
     return records
+
+
+def _is_record(record: Record) -> bool:
+    step, judged = record.get("step", 0), (record.get("loss", 0.0), record.get("bleu", 0.0))
+    known = isinstance(record.get("t", ""), str) and isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= MOST_STEPS
+    return known and all(isinstance(value, float) or is_number(value) for value in judged)  # the loss of a run that failed is NaN
 
 
 def standing(records: Iterable[Record]) -> list[Record]:

@@ -16,7 +16,7 @@ from dragoman.files import write_file
 from dragoman.html import escaped, number, page, table, text_table
 from dragoman.training.charts import Point, line_chart, thinned
 from dragoman.training.log import clock
-from dragoman.training.records import Record, best_evaluation, read_log, read_run, standing
+from dragoman.training.records import MOST_STEPS, Record, best_evaluation, is_number, read_log, read_run, setting_of, standing
 from dragoman.training.schedule import paper_rate
 
 MOST_ROWS = 40
@@ -42,8 +42,7 @@ class Report:
 
     def setting(self, group: str, name: str) -> Any:
         """A setting of the run, the paper's where run.json does not tell."""
-        own = self.facts.get("settings", {}).get(group)
-        return own[name] if isinstance(own, Mapping) and name in own else getattr(getattr(Config(), group), name)
+        return setting_of(self.facts, group, name)
 
     def best(self) -> Record | None:
         """The best evaluation so far."""
@@ -53,7 +52,9 @@ class Report:
         """The curves over steps of each chart, by its title; those of which there are no records are empty."""
         training, evaluations = self.training, self.evaluations
         rate = points(training, "lr")
-        equation = [(step, value) for step, _ in rate if (value := _equation_3(self, step)) is not None]
+        d_model, warmup = self.setting("model", "d_model"), self.setting("training", "warmup_steps")
+        known = 0 < d_model <= MOST_STEPS and 0 < warmup <= MOST_STEPS
+        equation = [(step, paper_rate(int(step), d_model=d_model, warmup_steps=warmup)) for step, _ in rate if known and step >= 1]
         estimated = [record for record in evaluations if "sampled" in record]
         return [
             ("Loss", {"training, smoothed": points(training, "loss"), "validation, smoothed": points(evaluations, "loss")}),
@@ -94,11 +95,11 @@ def _head(report: Report) -> str:
         rows.append(("BLEU signature", best["signature"]))
     step = max((record["step"] for record in (*report.training, *report.evaluations)), default=0)
     rows.append(("Steps", f"{step:,} of at most {report.setting('training', 'max_steps'):,}"))
-    if "seconds" in last:
+    if is_number(last.get("seconds")):
         rows.append(("Time", clock(last["seconds"])))
     if speeds := [value for _, value in points(report.training, "tok_s")]:
         rows.append(("Speed", f"{median(speeds):,.0f} target tokens a second (median)"))
-    if "mem" in last:
+    if is_number(last.get("mem")):
         rows.append(("Peak memory", f"{last['mem'] / 1e6:,.0f} MB"))
     if "device" in facts:
         rows.append(("Device", " ".join(str(facts[key]) for key in ("device", "device_name") if key in facts)))
@@ -126,19 +127,14 @@ def _figure(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
 
 
 def points(records: Iterable[Record], key: str) -> list[Point]:
-    """(step, value) of the records that have a number under ``key``."""
-    return [(record["step"], record[key]) for record in records if isinstance(record.get(key), int | float)]
+    """(step, value) of the records that have a number under ``key``, which may be NaN or infinite."""
+    return [(record["step"], record[key]) for record in records if isinstance(record.get(key), float) or is_number(record.get(key))]
 
 
 def learning_rates(run: Path) -> list[Point]:
     """(step, learning rate) of a run, as its log tells; none where there is no log."""
     kept = standing(record for record in read_log(run)[0] if isinstance(record.get("step"), int))
     return points([record for record in kept if record.get("t") == "train"], "lr")
-
-
-def _equation_3(report: Report, step: float) -> float | None:
-    d_model, warmup = report.setting("model", "d_model"), report.setting("training", "warmup_steps")
-    return paper_rate(int(step), d_model=d_model, warmup_steps=warmup) if step >= 1 else None
 
 
 def _evaluations(report: Report) -> str:
@@ -161,12 +157,7 @@ def _evaluations(report: Report) -> str:
 
 def _samples(report: Report) -> str:
     """Each sentence with its output wherever it changed."""
-    histories: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for record in report.evaluations:
-        for sample in record.get("samples", ()):
-            history = histories.setdefault((sample["source"], sample["reference"]), [])
-            if not history or history[-1][1] != sample["output"]:
-                history.append((record["step"], sample["output"]))
+    histories = sample_histories(report.evaluations)
     if not histories:
         return ""
     source, target = (str(report.setting("data", side)) for side in ("source", "target"))
@@ -175,6 +166,21 @@ def _samples(report: Report) -> str:
         outputs = [(f"step {step:,}", output, target) for step, output in history]
         parts.append(text_table([("source", text, source), ("reference", reference, target), *outputs]))
     return "\n".join(parts)
+
+
+def sample_histories(evaluations: Iterable[Record]) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """Of each sentence of the validation text, with its reference, the output and its step wherever it changed."""
+    histories: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for record in evaluations:
+        samples = record.get("samples")
+        for sample in samples if isinstance(samples, list) else ():
+            if not isinstance(sample, Mapping):
+                continue
+            source, reference, output = (str(sample.get(key, "")) for key in ("source", "reference", "output"))
+            history = histories.setdefault((source, reference), [])
+            if not history or history[-1][1] != output:
+                history.append((record["step"], output))
+    return histories
 
 
 def _data(report: Report) -> str:
