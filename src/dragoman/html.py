@@ -71,6 +71,9 @@ def number(value: object) -> str:
 
 
 def escaped(value: object) -> str:
-    """Text that stands in HTML for what it is, in an element or in a quoted attribute; control characters read U+FFFD."""
-    text = "".join("\ufffd" if unicodedata.category(character) in ("Cc", "Cs") else character for character in str(value))
-    return html.escape(text, quote=True)
+    """Text that stands in HTML and XML for what it is, in an element or in a quoted attribute.
+
+    Control characters, and what else XML has no place for, read U+FFFD.
+    """
+    unfit = (each for each in set(str(value)) if unicodedata.category(each) in ("Cc", "Cs") or each in "\ufffe\uffff")
+    return html.escape(str(value).translate(dict.fromkeys(map(ord, unfit), "\ufffd")), quote=True)

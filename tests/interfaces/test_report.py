@@ -311,6 +311,6 @@ def test_numbers_as_they_are_written(value: object, shown: str) -> None:
 
 def test_escaping() -> None:
     assert (
-        escaped("<a href=\"x\" id='y'>&\n\x00\ud800é\u202e")
-        == "&lt;a href=&quot;x&quot; id=&#x27;y&#x27;&gt;&amp;\ufffd\ufffd\ufffdé\u202e"
+        escaped("<a href=\"x\" id='y'>&\n\x00\ud800\ufffe\uffffé\u202e")
+        == "&lt;a href=&quot;x&quot; id=&#x27;y&#x27;&gt;&amp;\ufffd\ufffd\ufffd\ufffd\ufffdé\u202e"
     )
