@@ -230,6 +230,24 @@ def test_an_empty_or_a_strange_log_gives_a_page_still(tmp_path: Path) -> None:
     assert Report.read(tmp_path / "run").facts == {}
 
 
+def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
+    strange = [
+        {"t": "eval", "step": step, "loss": 1.0, "samples": samples} for step, samples in enumerate((3, ["x", {"source": "ona"}]), 1)
+    ]
+    page = made_up(tmp_path / "run", *strange, {**strange[1], "step": 3, "samples": [{"source": "ona", "output": "bek"}]})
+    assert page.text.count('<th scope="row">source</th>') == 1
+    assert "step 2</th>" in page.text
+    assert "step 3</th>" in page.text
+
+
+@pytest.mark.parametrize(
+    ("group", "wrong"), [("model", {"d_model": None}), ("training", {"warmup_steps": 0}), ("training", {"warmup_steps": "4"})]
+)
+def test_without_its_numbers_there_is_no_equation_3(group: str, wrong: dict[str, Any]) -> None:
+    report = Report({"settings": {group: wrong}}, [{"t": "train", "step": 1, "lr": 1e-3}], [])
+    assert dict(report.charts())["Learning rate"] == {"as trained": [(1, 1e-3)], "equation (3) of the paper": []}
+
+
 # Charts
 
 SVG = "{http://www.w3.org/2000/svg}"

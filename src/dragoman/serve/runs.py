@@ -1,10 +1,9 @@
 """Routes for the run that a model comes from: what its log holds, from a byte on, while it is being trained or afterwards."""
 
 import asyncio
-import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dragoman.bundle import marked_checkpoint
-from dragoman.config import Config
 from dragoman.errors import DragomanError
 from dragoman.serve.answers import as_json
 from dragoman.serve.parameters import Fields, check_known, read_fields, string_of, whole_number
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.training.charts import thinned
-from dragoman.training.records import Record, read_log_from, read_run
+from dragoman.training.records import Record, is_number, read_log_from, read_run
 
 MOST_BYTES = 999_999_999
 _TRAIN = ("loss", "ppl", "lr", "grad_norm", "tok_s", "acc", "seconds")
@@ -77,13 +75,10 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _head(name: str, folder: Path) -> dict[str, Any]:
     """What run.json says of a run; the paper's settings where it does not tell."""
+    from dragoman.training.report import Report
+
     facts = _facts(folder)
-
-    def setting(group: str, key: str) -> Any:
-        settings = facts.get("settings")
-        own = settings.get(group) if isinstance(settings, Mapping) else None
-        return own[key] if isinstance(own, Mapping) and key in own else getattr(getattr(Config(), group), key)
-
+    setting = Report.of(facts, ()).setting
     best = marked_checkpoint(folder, "best")  # perhaps one that somebody made, without a step in its name
     step = re.fullmatch(r"step-(\d{1,12})", best.name, re.ASCII) if best else None
     return {
@@ -98,6 +93,7 @@ def _head(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _view(name: str, folder: Path, since: str) -> dict[str, Any]:
+    """What `drawn` answers. A stamp tells one state of run.json, the best checkpoint and log.jsonl from another."""
     from dragoman.serve.run_view import run_view
 
     head = _head(name, folder)  # first, so that a run that says it is done has its last records
@@ -114,15 +110,17 @@ def _view(name: str, folder: Path, since: str) -> dict[str, Any]:
 
 
 def _document(name: str, folder: Path, start: int) -> dict[str, Any]:
+    from dragoman.training.report import Report
+
     head = _head(name, folder)  # first, so that a run that says it is done has its last records
     stretch = read_log_from(folder, start)
-    kinds = {kind: [record for record in stretch.records if record.get("t") == kind and "step" in record] for kind in ("train", "eval")}
+    report = Report.of({}, stretch.records)
     return {
         **head,
         "from": stretch.start,
         "next": stretch.end,
-        "train": _rows(kinds["train"], _TRAIN, thin=stretch.start == 0),
-        "eval": _rows(kinds["eval"], _EVAL, thin=stretch.start == 0),
+        "train": _rows(report.training, _TRAIN, thin=stretch.start == 0),
+        "eval": _rows(report.evaluations, _EVAL, thin=stretch.start == 0),
     }
 
 
@@ -130,14 +128,10 @@ def _rows(records: Sequence[Record], keys: Iterable[str], *, thin: bool) -> list
     """A row for each step that has a point: of each curve all, or at most 300 with ``thin``; what is no finite number is left out."""
     rows: dict[int, dict[str, Any]] = {}
     for key in keys:
-        points = [(float(place), record[key]) for place, record in enumerate(records) if _is_number(record.get(key))]
+        points = [(float(place), record[key]) for place, record in enumerate(records) if is_number(record.get(key))]
         for place, value in thinned(points) if thin else points:
             rows.setdefault(int(place), {})[key] = value
     for place, record in enumerate(records):
         if isinstance(record.get("samples"), list):
             rows.setdefault(place, {})["samples"] = record["samples"]
     return [{"step": records[place]["step"], **rows[place]} for place in sorted(rows)]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

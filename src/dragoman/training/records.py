@@ -1,6 +1,7 @@
 """What a run folder says of itself: the facts of run.json, the records of log.jsonl. Needs neither PyTorch nor the run's model."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +94,11 @@ def standing(records: Iterable[Record]) -> list[Record]:
             kept = [each for each in kept if each.get("t") == "event" or each.get("step", 0) <= last.get(each.get("t", ""), step)]
         kept.append(record)
     return kept
+
+
+def is_number(value: object) -> bool:
+    """Whether a field of a record or a setting is a number that can be drawn: not true or false, not infinite, not NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def last_step(run: Path) -> int:

@@ -16,7 +16,7 @@ from dragoman.files import write_file
 from dragoman.html import escaped, number, page, table, text_table
 from dragoman.training.charts import Point, line_chart, thinned
 from dragoman.training.log import clock
-from dragoman.training.records import Record, best_evaluation, read_log, read_run, standing
+from dragoman.training.records import Record, best_evaluation, is_number, read_log, read_run, standing
 from dragoman.training.schedule import paper_rate
 
 MOST_ROWS = 40
@@ -37,7 +37,12 @@ class Report:
         facts, (records, _) = read_run(run), read_log(run)
         if not facts and not records:
             raise DragomanError(f"{run}: no run.json and no log.jsonl, so there is nothing to report; give a run folder")
-        kept = standing(record for record in records if isinstance(record.get("step"), int))
+        return cls.of(facts, standing(record for record in records if isinstance(record.get("step"), int)))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], records: Iterable[Record]) -> "Report":
+        """Of the facts and the records that stand, those of updates and evaluations that have a step."""
+        kept = [record for record in records if "step" in record]
         return cls(facts, *([record for record in kept if record.get("t") == kind] for kind in ("train", "eval")))
 
     def setting(self, group: str, name: str) -> Any:
@@ -64,6 +69,20 @@ class Report:
             ("Speed, target tokens a second", {"tokens a second": points(training, "tok_s")}),
             ("Norm of the gradient, before clipping", {"norm": points(training, "grad_norm")}),
         ]
+
+    def histories(self) -> dict[tuple[str, str], list[tuple[int, str]]]:
+        """By source and reference of each sample: the steps where its output changed, with the outputs. What is no sample is left out."""
+        found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        for record in self.evaluations:
+            samples = record.get("samples")
+            for sample in samples if isinstance(samples, list) else ():
+                if not isinstance(sample, Mapping):
+                    continue
+                source, reference, output = (str(sample.get(key, "")) for key in ("source", "reference", "output"))
+                history = found.setdefault((source, reference), [])
+                if not history or history[-1][1] != output:
+                    history.append((record["step"], output))
+        return found
 
     def html(self) -> str:
         """The page."""
@@ -138,7 +157,8 @@ def learning_rates(run: Path) -> list[Point]:
 
 def _equation_3(report: Report, step: float) -> float | None:
     d_model, warmup = report.setting("model", "d_model"), report.setting("training", "warmup_steps")
-    return paper_rate(int(step), d_model=d_model, warmup_steps=warmup) if step >= 1 else None
+    told = all(is_number(value) and value > 0 for value in (d_model, warmup))
+    return paper_rate(int(step), d_model=d_model, warmup_steps=warmup) if told and step >= 1 else None
 
 
 def _evaluations(report: Report) -> str:
@@ -161,12 +181,7 @@ def _evaluations(report: Report) -> str:
 
 def _samples(report: Report) -> str:
     """Each sentence with its output wherever it changed."""
-    histories: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for record in report.evaluations:
-        for sample in record.get("samples", ()):
-            history = histories.setdefault((sample["source"], sample["reference"]), [])
-            if not history or history[-1][1] != sample["output"]:
-                history.append((record["step"], sample["output"]))
+    histories = report.histories()
     if not histories:
         return ""
     source, target = (str(report.setting("data", side)) for side in ("source", "target"))
