@@ -267,6 +267,9 @@ def test_a_chart_is_drawn_to_scale_with_colour_and_dash() -> None:
     assert flat.get("points") == "84.0,34.0 686.0,34.0"
     assert [(curve.get("stroke"), curve.get("stroke-dasharray")) for curve in (up, flat)] == list(STROKES[:2])
     assert not [element.tag for element in root.iter() if element.get("style") or element.get("class")]
+    step, first, second = list(root.iter(f"{SVG}text"))[-3:]
+    assert float(step.get("x", 0)) == 360  # in the middle, as wide as the chart is
+    assert float(second.get("x", 0)) - float(first.get("x", 0)) >= 12 * len("<up>") + 38  # a name, and the sign of the next
     labels = [element.text for element in root.iter(f"{SVG}text")]
     assert labels == ["0", "2", "4", "6", "8", "10", "0", "20", "40", "60", "80", "100", "step", "<up>", "flat"]
 

@@ -117,7 +117,9 @@ def test_a_run_is_drawn_and_sent_again_only_when_it_has_changed(served: tuple[Cl
     assert [(table["caption"], table["rows"]) for table in second["samples"]] == [
         ("“ona”", [["reference", "bek"], ["step 40", "<b>"]]), ("“ona”", [["reference", ""], ["step 60", "7"]]),
     ]  # fmt: skip
-    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("running", "done"), encoding="utf-8")
+    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("running", "preparing"), encoding="utf-8")
+    assert not client.get("/api/v1/runs/mine/drawn").json["ended"]
+    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("preparing", "done"), encoding="utf-8")
     third = client.get(f"/api/v1/runs/mine/drawn?since={second['stamp']}").json
     assert (third["ended"], third["said"].split(" · ")[0]) == (True, "done")
 
