@@ -230,6 +230,22 @@ def test_an_empty_or_a_strange_log_gives_a_page_still(tmp_path: Path) -> None:
     assert Report.read(tmp_path / "run").facts == {}
 
 
+def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
+    strange = [
+        {"t": "eval", "step": step, "loss": 1.0, "samples": samples} for step, samples in enumerate((3, ["x", {"source": "ona"}]), 1)
+    ]
+    page = made_up(tmp_path / "run", *strange, {**strange[1], "step": 3, "samples": [{"source": "ona", "output": "bek"}]})
+    assert page.text.count('<th scope="row">source</th>') == 1
+    assert "step 2</th>" in page.text
+    assert "step 3</th>" in page.text
+
+
+@pytest.mark.parametrize(("group", "wrong"), [("model", {"d_model": 0}), ("training", {"warmup_steps": 0})])
+def test_without_its_numbers_there_is_no_equation_3(group: str, wrong: dict[str, Any]) -> None:
+    report = Report({"settings": {group: wrong}}, [{"t": "train", "step": 1, "lr": 1e-3}], [])
+    assert dict(report.charts())["Learning rate"] == {"as trained": [(1, 1e-3)], "equation (3) of the paper": []}
+
+
 # Charts
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -249,6 +265,9 @@ def test_a_chart_is_drawn_to_scale_with_colour_and_dash() -> None:
     assert flat.get("points") == "84.0,34.0 686.0,34.0"
     assert [(curve.get("stroke"), curve.get("stroke-dasharray")) for curve in (up, flat)] == list(STROKES[:2])
     assert not [element.tag for element in root.iter() if element.get("style") or element.get("class")]
+    step, first, second = list(root.iter(f"{SVG}text"))[-3:]
+    assert float(step.get("x", 0)) == 360  # in the middle, as wide as the chart is
+    assert float(second.get("x", 0)) - float(first.get("x", 0)) >= 12 * len("<up>") + 38  # a name, and the sign of the next
     labels = [element.text for element in root.iter(f"{SVG}text")]
     assert labels == ["0", "2", "4", "6", "8", "10", "0", "20", "40", "60", "80", "100", "step", "<up>", "flat"]
 
@@ -311,6 +330,6 @@ def test_numbers_as_they_are_written(value: object, shown: str) -> None:
 
 def test_escaping() -> None:
     assert (
-        escaped("<a href=\"x\" id='y'>&\n\x00\ud800é\u202e")
-        == "&lt;a href=&quot;x&quot; id=&#x27;y&#x27;&gt;&amp;\ufffd\ufffd\ufffdé\u202e"
+        escaped("<a href=\"x\" id='y'>&\n\x00\ud800\ufffe\uffffé\u202e")
+        == "&lt;a href=&quot;x&quot; id=&#x27;y&#x27;&gt;&amp;\ufffd\ufffd\ufffd\ufffd\ufffdé\u202e"
     )

@@ -112,11 +112,14 @@ def test_a_run_is_drawn_and_sent_again_only_when_it_has_changed(served: tuple[Cl
         file.write(lines(*(train(step) for step in range(41, 60)), evaluation(60, samples=["x", {"source": "ona", "output": 7}])))
     second = client.get(f"/api/v1/runs/mine/drawn?since={first['stamp']}").json
     assert second["stamp"] != first["stamp"]
+    assert second["said"].startswith("running · step 60 · ")
     assert (second["updates"]["caption"], [row[0] for row in second["updates"]["rows"]]) == ("Updates, the last 12", list(range(48, 60)))
     assert [(table["caption"], table["rows"]) for table in second["samples"]] == [
         ("“ona”", [["reference", "bek"], ["step 40", "<b>"]]), ("“ona”", [["reference", ""], ["step 60", "7"]]),
     ]  # fmt: skip
-    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("running", "done"), encoding="utf-8")
+    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("running", "preparing"), encoding="utf-8")
+    assert not client.get("/api/v1/runs/mine/drawn").json["ended"]
+    (run / "run.json").write_text((run / "run.json").read_text("utf-8").replace("preparing", "done"), encoding="utf-8")
     third = client.get(f"/api/v1/runs/mine/drawn?since={second['stamp']}").json
     assert (third["ended"], third["said"].split(" · ")[0]) == (True, "done")
 
@@ -140,11 +143,15 @@ def test_what_cannot_be_drawn_is_refused(served: tuple[Client, Path], path: str,
 
 def test_a_run_is_drawn_as_far_as_it_can_be(served: tuple[Client, Path]) -> None:
     client, run = served
+    (run / "log.jsonl").write_bytes(lines(HEAD, {"t": "train", "step": 3, "loss": float("inf"), "ppl": True, "lr": float("nan")}))
+    assert client.get("/api/v1/runs/mine/drawn").json["updates"]["rows"] == [[3, "–", "–", "–", "–", "–"]]
     (run / "run.json").write_text('{"settings": {"training": 3}}', encoding="utf-8")
     (run / "log.jsonl").unlink()
     found = client.get("/api/v1/runs/mine/drawn").json
     assert (found["charts"], found["samples"], found["updates"]["rows"], found["ended"]) == ([], [], [], True)
     assert found["said"] == "unknown · step 0 · warm-up 4,000 steps"
+    (run / "run.json").write_text('{"settings": {"training": {"warmup_steps": null}}}', encoding="utf-8")
+    assert client.get("/api/v1/runs/mine/drawn").json["said"] == "unknown · step 0 · warm-up 4,000 steps"
 
 
 @pytest.mark.parametrize("wrong", [[], {"settings": None}, {"versions": [3]}, {"data": {}}, {"data": [{"path": "x"}]}])

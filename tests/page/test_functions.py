@@ -38,6 +38,30 @@ def test_an_answer_that_breaks_off_is_told_in_words(modules: Any) -> None:
     assert module(modules, "api", body) == ["The connection ended before the answer did; try again."] * 3
 
 
+def test_what_is_waited_for_is_busy_until_the_last_that_was_asked_for_is_there(modules: Any) -> None:
+    body = """
+        const place = m.h("div"), ends = [], seen = [], ask = () => m.arrive(place, new Promise((...both) => ends.push(both)));
+        const look = () => seen.push([place.ariaBusy, place.innerHTML]);
+        const asked = [ask(), ask()];
+        look();
+        ends[0][0]("the first");
+        await asked[0];
+        look();
+        ends[1][0]("the second");
+        await asked[1];
+        look();
+        asked.push(ask());
+        look();
+        ends[2][1](new Error("<gone>"));
+        await asked[2];
+        look();
+        return seen;"""
+    said = '<p class="error">&lt;gone&gt;</p>'
+    assert module(modules, "dom", body) == [
+        ["true", ""], ["true", ""], ["false", "the second"], ["true", "the second"], ["false", said],
+    ]  # fmt: skip
+
+
 def test_an_address_is_read_and_written(modules: Any) -> None:
     place = module(modules, "main", "return m.placeIn(a)", "#view=paper&layer=3&head=mean&token=4&target=0&step=-1&kind=<b>&text=secret")
     assert place == {"view": "paper", "layer": 3, "head": "mean", "token": 4, "target": None, "kind": None, "step": None}

@@ -117,15 +117,17 @@ def _drawn_at(stamp: str, name: str, folder: Path) -> dict[str, Any]:
 
 
 def _document(name: str, folder: Path, start: int) -> dict[str, Any]:
+    from dragoman.training.report import Report
+
     head = _head(name, folder)  # first, so that a run that says it is done has its last records
     stretch = read_log_from(folder, start)
-    kinds = {kind: [record for record in stretch.records if record.get("t") == kind and "step" in record] for kind in ("train", "eval")}
+    report = Report.of({}, stretch.records)
     return {
         **head,
         "from": stretch.start,
         "next": stretch.end,
-        "train": _rows(kinds["train"], _TRAIN, thin=stretch.start == 0),
-        "eval": _rows(kinds["eval"], _EVAL, thin=stretch.start == 0),
+        "train": _rows(report.training, _TRAIN, thin=stretch.start == 0),
+        "eval": _rows(report.evaluations, _EVAL, thin=stretch.start == 0),
     }
 
 

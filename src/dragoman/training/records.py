@@ -12,6 +12,7 @@ from dragoman.errors import DragomanError
 Record = dict[str, Any]
 
 MOST_STEPS = 10**12
+"""A record of a step beyond is none."""
 
 
 def is_number(value: object) -> bool:

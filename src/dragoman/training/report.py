@@ -37,7 +37,12 @@ class Report:
         facts, (records, _) = read_run(run), read_log(run)
         if not facts and not records:
             raise DragomanError(f"{run}: no run.json and no log.jsonl, so there is nothing to report; give a run folder")
-        kept = standing(record for record in records if isinstance(record.get("step"), int))
+        return cls.of(facts, standing(record for record in records if isinstance(record.get("step"), int)))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], records: Iterable[Record]) -> "Report":
+        """Of the facts and the records that stand, those of updates and evaluations that have a step."""
+        kept = [record for record in records if "step" in record]
         return cls(facts, *([record for record in kept if record.get("t") == kind] for kind in ("train", "eval")))
 
     def setting(self, group: str, name: str) -> Any:
@@ -65,6 +70,20 @@ class Report:
             ("Speed, target tokens a second", {"tokens a second": points(training, "tok_s")}),
             ("Norm of the gradient, before clipping", {"norm": points(training, "grad_norm")}),
         ]
+
+    def histories(self) -> dict[tuple[str, str], list[tuple[int, str]]]:
+        """By source and reference of each sample: the steps where its output changed, with the outputs. What is no sample is left out."""
+        found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        for record in self.evaluations:
+            samples = record.get("samples")
+            for sample in samples if isinstance(samples, list) else ():
+                if not isinstance(sample, Mapping):
+                    continue
+                source, reference, output = (str(sample.get(key, "")) for key in ("source", "reference", "output"))
+                history = found.setdefault((source, reference), [])
+                if not history or history[-1][1] != output:
+                    history.append((record["step"], output))
+        return found
 
     def html(self) -> str:
         """The page."""
@@ -157,7 +176,7 @@ def _evaluations(report: Report) -> str:
 
 def _samples(report: Report) -> str:
     """Each sentence with its output wherever it changed."""
-    histories = sample_histories(report.evaluations)
+    histories = report.histories()
     if not histories:
         return ""
     source, target = (str(report.setting("data", side)) for side in ("source", "target"))
@@ -166,21 +185,6 @@ def _samples(report: Report) -> str:
         outputs = [(f"step {step:,}", output, target) for step, output in history]
         parts.append(text_table([("source", text, source), ("reference", reference, target), *outputs]))
     return "\n".join(parts)
-
-
-def sample_histories(evaluations: Iterable[Record]) -> dict[tuple[str, str], list[tuple[int, str]]]:
-    """Of each sentence of the validation text, with its reference, the output and its step wherever it changed."""
-    histories: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for record in evaluations:
-        samples = record.get("samples")
-        for sample in samples if isinstance(samples, list) else ():
-            if not isinstance(sample, Mapping):
-                continue
-            source, reference, output = (str(sample.get(key, "")) for key in ("source", "reference", "output"))
-            history = histories.setdefault((source, reference), [])
-            if not history or history[-1][1] != output:
-                history.append((record["step"], output))
-    return histories
 
 
 def _data(report: Report) -> str:
