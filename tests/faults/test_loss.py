@@ -13,6 +13,9 @@ from torch import Tensor
 
 from dragoman.data.batching import collate
 from dragoman.errors import DragomanError
+from dragoman.training.distributed import Ranks
+from dragoman.training.loss import Loss
+from dragoman.training.totals import Totals
 from dragoman.training.trainer import Trainer
 from training_runs import WORDS, Pair, checkpoints, final_weights, make_trainer, records, toy_pairs, train, write_pairs
 
@@ -130,6 +133,13 @@ def test_records_are_means_over_tokens(tmp_path: Path, monkeypatch: pytest.Monke
     assert record["loss"] == pytest.approx(smoothed / tokens, rel=1e-6)
     assert record["ppl"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
     assert record["acc"] == right / tokens
+
+
+def test_a_share_of_a_right_token_stays_one_over_batches_and_ranks() -> None:
+    totals = Totals()
+    for correct in (0.5, 1 / 3):
+        totals.add(Loss(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(correct, dtype=torch.float64)), tokens=2)
+    assert totals.means()["acc"] == totals.over(Ranks()).means()["acc"] == pytest.approx(5 / 24, rel=1e-9)
 
 
 def test_the_gradient_is_scaled_to_clip_norm_and_its_norm_before_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

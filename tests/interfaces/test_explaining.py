@@ -76,6 +76,15 @@ def test_the_tree_is_drawn_with_the_way_of_the_chosen_candidate() -> None:
     assert bold == [tokenizer.token(token).strip() for token in found.beams.candidates[1].hypothesis.tokens]
 
 
+def test_a_piece_that_its_column_of_the_tree_has_no_room_for_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = explain(fx_rand(), "ona bek", beam=1)
+    assert found.beams is not None
+    for piece, shown in (("bek", "bek"), ("Mannschaften", "Mannsch…"), ("宇宙船の乗組員", "宇宙船…")):
+        monkeypatch.setattr("dragoman.explain.page_search.shown_piece", lambda _, piece=piece: piece)
+        texts = ElementTree.fromstring(tree_svg(found, found.beams)).iter(f"{SVG}text")
+        assert {str(title.tail).removeprefix("■ ") for text in texts for title in text.iter(f"{SVG}title")} == {shown}
+
+
 def test_the_tree_is_the_search() -> None:
     """Each node adds its token to its parent, the kept ones are the best of all continuations, and every candidate has its way."""
     found = explain(fx_rand(), "ona bek tilu rem sova kip", beam=3)

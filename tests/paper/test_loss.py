@@ -216,6 +216,8 @@ def test_what_is_no_number_is_not_counted_as_right(fault: float, dtype: torch.dt
     loss = output_loss(hidden, matrix, torch.tensor([0, 0, 1]), epsilon=0.0, dtype=dtype)
     assert loss.correct.item() == 2
     assert math.isnan(loss.negative_log_likelihood.item())
+    alone = output_loss(hidden[1:2], matrix[:1], torch.tensor([0]), epsilon=0.0, dtype=dtype)  # there is no other class
+    assert alone.correct.item() == 0
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
