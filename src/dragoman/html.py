@@ -13,6 +13,7 @@ td.n { text-align: end; font-variant-numeric: tabular-nums; }
 caption { text-align: start; padding-bottom: .25rem; }
 code { overflow-wrap: anywhere; }
 figure { margin: 1rem 0; }
+@media (max-width: 50rem) { figure > svg { font-size: 20px; } }
 """
 
 
@@ -49,7 +50,9 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]],
 
 
 def _is_number(value: object, *, written: bool) -> bool:
-    return isinstance(value, int | float) or (written and isinstance(value, str) and value.replace(".", "", 1).isdecimal())
+    return isinstance(value, int | float) or (
+        written and isinstance(value, str) and value.removeprefix("-").replace(".", "", 1).isdecimal()
+    )
 
 
 def text_table(rows: Iterable[tuple[str, str, str | None]]) -> str:

@@ -273,6 +273,8 @@ def test_the_page_is_one_closed_file(run: Callable[..., str], model: Path, tmp_p
     assert found.beams is not None
     caption = next(caption for caption in page.tables if caption.startswith("Finished hypotheses"))
     assert [row[1] for row in page.tables[caption][1:]] == [each.text for each in found.beams.candidates]
+    assert all(page.tables[caption][0])
+    assert f'<td class="n">{found.beams.candidates[0].hypothesis.score:.4f}</td>' in text
     assert [row[1] for row in page.tables["The reference, token by token"][1:]] == ["tilu", "rem", "</s>"]
     assert text.count('<article class="step"') == 20
 

@@ -147,3 +147,11 @@ def test_an_equation_is_drawn_as_it_is_written() -> None:
     text = re.sub(r"\{[^}]*\}", "", ElementTree.tostring(drawn, encoding="unicode"))
     assert "<mfrac" in ElementTree.tostring(drawn, encoding="unicode").replace("ns0:", "")
     assert [part for part in re.sub(r"<[^>]*>", " ", text).split() if part] == ["Q", "K", "T", "d", "k", "=", "1.5e-3", "is", "&lt;", "it"]
+
+
+def test_parentheses_hold_together_what_a_power_is_of() -> None:
+    power = ElementTree.fromstring(equation("lp(Y) = ({5 + n}/6)^0.6")).find(".//{*}msup")
+    assert power is not None
+    assert "".join(power[0].itertext()) == "(5+n6)"
+    with_one_alone = ElementTree.fromstring(equation("{a ( b} + c )"))
+    assert "".join(with_one_alone.itertext()) == "a(b+c)"

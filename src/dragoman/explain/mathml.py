@@ -1,7 +1,7 @@
 """Equations as MathML, which browsers draw without a script, from one line of text.
 
 ``_`` and ``^`` put what follows below and above, ``/`` makes a fraction, ``√`` a root, braces hold together what belongs together and
-are not shown, quotation marks hold words: ``head = softmax({Q K^T}/√{d_k}) V``.
+are not shown, parentheses are as high as what is in them, quotation marks hold words: ``head = softmax({Q K^T}/√{d_k}) V``.
 """
 
 import re
@@ -21,10 +21,10 @@ def equation(text: str) -> str:
     return f'<math display="block" xmlns="http://www.w3.org/1998/Math/MathML">{parts}</math>'
 
 
-def _row(tokens: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Parts up to the closing brace or the end, and the tokens from there on."""
+def _row(tokens: Sequence[str], closing: str = "}") -> tuple[str, Sequence[str]]:
+    """Parts up to a closing brace, to ``closing``, or to the end, and the tokens from there on."""
     parts = []
-    while tokens and tokens[0] != "}":
+    while tokens and tokens[0] not in ("}", closing):
         part, tokens = _with_scripts(tokens)
         if tokens and tokens[0] == "/":
             below, tokens = _with_scripts(tokens[1:])
@@ -56,6 +56,10 @@ def _atom(tokens: Sequence[str]) -> tuple[str, Sequence[str]]:
         if not rest:
             raise ValueError("a brace of an equation is not closed")
         return part, rest[1:]
+    if first == "(":
+        part, after = _row(rest, ")")
+        if after[:1] == [")"]:
+            return f"<mrow><mo>(</mo>{part}<mo>)</mo></mrow>", after[1:]
     if first == "√":
         part, rest = _atom(rest)
         return f"<msqrt>{part}</msqrt>", rest

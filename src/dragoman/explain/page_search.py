@@ -46,7 +46,7 @@ def candidates(found: Explanation, beams: BeamRecord) -> str:
         )
         for rank, each in enumerate(beams.candidates, start=1)
     ]
-    heading = ("rank", "text", "score", "log P", "lp", "tokens", "")
+    heading = ("rank", "text", "score", "log P", "lp", "tokens", "why it is not the first")
     return table(f"Finished hypotheses, score = log P / lp, α = {beams.alpha:g}", heading, rows, written=True)
 
 
