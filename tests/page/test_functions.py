@@ -62,6 +62,18 @@ def test_what_is_waited_for_is_busy_until_the_last_that_was_asked_for_is_there(m
     ]  # fmt: skip
 
 
+def test_the_numbers_of_a_table_have_the_decimals_that_the_server_says(modules: Any) -> None:
+    table = {
+        "caption": "c",
+        "header": ["step", "loss", "p", "n"],
+        "rows": [[12000, 5.5, 0.25, 1234]],
+        "shares": ["p"],
+        "digits": {"step": 0, "loss": 2},
+    }
+    cells = "return [...m.tableOf(a).querySelectorAll('tbody :is(th, td)')].map((cell) => cell.textContent.trim())"
+    assert module(modules, "dom", cells, table) == ["12,000", "5.50", "0.2500", "1,234"]
+
+
 def test_an_address_is_read_and_written(modules: Any) -> None:
     place = module(modules, "main", "return m.placeIn(a)", "#view=paper&layer=3&head=mean&token=4&target=0&step=-1&kind=<b>&text=secret")
     assert place == {"view": "paper", "layer": 3, "head": "mean", "token": 4, "target": None, "kind": None, "step": None}

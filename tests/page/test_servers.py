@@ -56,6 +56,19 @@ def test_a_view_is_shown_when_it_can_do_something(open_page: Opens, single: Clie
     assert page.inner_text(".said").startswith("reader is encoder-only")
 
 
+def test_a_view_that_was_left_before_it_came_is_not_shown(open_page: Opens, single: Client) -> None:
+    held: list[Any] = []
+    page = open_page(client=single)
+    page.route("**/run.js", lambda route: held.append(route))
+    page.click("nav a:text('Run')")
+    page.click("nav a:text('Translate')")
+    with page.expect_response("**/run.js"):
+        held[0].continue_()
+    page.evaluate("import(new URL('web/js/run.js', document.baseURI))")  # it is there, and who waited before has it
+    assert (page.is_hidden("#run"), page.is_visible("#translate")) == (True, True)
+    assert page.inner_text("[aria-current]") == "Translate"
+
+
 def test_a_server_that_looks_into_nothing_hides_these_views(open_page: Opens, toy: Path) -> None:
     with serving(toy, device="cpu", explain=False) as client:
         page = open_page("#view=beams", client=client)
@@ -187,6 +200,7 @@ def test_a_server_that_is_gone_is_told_of(open_page: Opens, toy: Path) -> None:
     assert page.input_value("#text") == TEXT
     page.click("nav a:text('Run')")  # a view whose files the page does not have yet
     page.wait_for_selector("#notice:has-text('The server does not send this view')")
+    assert page.locator("section:visible").count() == 0
     page.click("nav a:text('Translate')")
     page.wait_for_selector("#text:visible")
     assert page.inner_text("#notice") == ""

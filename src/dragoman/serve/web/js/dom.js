@@ -68,10 +68,10 @@ export const shown = (piece) => piece.trim() || "␣".repeat(piece.length || 1);
 
 export const short = (piece, most) => shown(piece).replace(RegExp(`^(.{${most - 1}}).{2,}`, "su"), "$1…");
 
-/** For people: to so many decimals; without them whole ones with commas, and others to four. */
+/** For people: to so many decimals; without them, or to none, whole ones with commas; others without them to four. */
 export function number(value, digits) {
   if (!Number.isFinite(value)) return "–";
-  if (digits === undefined && Number.isInteger(value)) return value.toLocaleString("en");
+  if (!digits && Number.isInteger(value)) return value.toLocaleString("en");
   const least = digits ? 1e-4 : 1e-3;
   return value && Math.abs(value) < least ? value.toExponential(digits ? 1 : 2) : value.toFixed(digits ?? 4);
 }
