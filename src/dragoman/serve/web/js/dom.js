@@ -68,7 +68,7 @@ export const shown = (piece) => piece.trim() || "␣".repeat(piece.length || 1);
 
 export const short = (piece, most) => shown(piece).replace(RegExp(`^(.{${most - 1}}).{2,}`, "su"), "$1…");
 
-/** For people: to so many decimals; without them, or to none, whole ones with commas; others without them to four. */
+/** For people: to so many decimals, else to four; whole ones that need none have commas. */
 export function number(value, digits) {
   if (!Number.isFinite(value)) return "–";
   if (!digits && Number.isInteger(value)) return value.toLocaleString("en");
