@@ -258,6 +258,13 @@ def test_a_run_that_goes_on_is_followed(open_page: Opens, tmp_path: Path) -> Non
             log.write(json.dumps({**TRAINING[-1], "step": 1234, "loss": 0.125}) + "\n")
         page.wait_for_selector("text=step 1,234")
         page.click("#run summary")
+        with page.expect_response(lambda answer: "/drawn?since=" in answer.url):
+            pass
+        shown = page.evaluate_handle("document.querySelector('#run h2')")
+        with page.expect_response(lambda answer: "/drawn?since=" in answer.url):
+            pass
+        assert shown.evaluate("(heading) => heading.isConnected")  # nothing is drawn anew where nothing is new
         assert page.locator("#run table").last.locator("tbody tr").last.locator("td").first.inner_text() == "0.1250"
         (run / "run.json").write_text((run / "run.json").read_text().replace("running", "done"))
         page.wait_for_selector("text=done · step 1,234")
+        assert page.locator("#run details").evaluate("(details) => details.open")  # as it was

@@ -200,7 +200,7 @@ def test_a_server_that_is_gone_is_told_of(open_page: Opens, toy: Path) -> None:
     assert page.input_value("#text") == TEXT
     page.click("nav a:text('Run')")  # a view whose files the page does not have yet
     page.wait_for_selector("#notice:has-text('The server does not send this view')")
-    assert page.locator("section:visible").count() == 0
+    assert page.locator("section:not([hidden])").count() == 0
     page.click("nav a:text('Translate')")
     page.wait_for_selector("#text:visible")
     assert page.inner_text("#notice") == ""
