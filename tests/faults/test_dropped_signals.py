@@ -126,6 +126,7 @@ PAIRS = ("--test", "text,text")
     ("gpt", "dragoman.decoding.likelihood._log_probs", 3, ("score", "gpt", "--test", "text")),
     ("bert", "dragoman.decoding.fill._masked_scores", 3, ("score", "bert", "--test", "text")),
     ("bert", "dragoman.decoding.fill.pad_rows", 3, ("fill", "bert")),
+    ("gpt", "dragoman.decoding.generate.sample", 1, ("generate", "gpt", "ona bek", "--n", "2", "--max-tokens", "4")),
     ("model", "dragoman.explain.answer.search_beams", 1, ("explain", "model", "ona bek")),
     ("gpt", "dragoman.explain.answer._of_one_text", 1, ("explain", "gpt", "ona bek", "--html", "page")),
 ])  # fmt: skip

@@ -51,9 +51,21 @@ def test_settings_of_odd_kinds(name: str, value: Any, tmp_path: Path) -> None:
     assert "Learning rate" in [chart["title"] for chart in sent(run)["charts"]]
 
 
-@pytest.mark.parametrize("sample", [None, 3, "x", {}, {"source": ODD, "reference": 3, "output": float("nan")}, {"output": HUGE}])
-def test_samples_of_odd_kinds(sample: Any, tmp_path: Path) -> None:
-    sent(write(tmp_path, {"t": "eval", **STEP, "samples": [sample]}))
+@pytest.mark.parametrize("sample", [None, 3, "x", [{}]])
+def test_what_is_no_sample_is_not_sent(sample: Any, tmp_path: Path) -> None:
+    assert sent(write(tmp_path, {"t": "eval", **STEP, "samples": [sample]}))["samples"] == []
+
+
+@pytest.mark.parametrize(
+    ("sample", "source", "reference", "output"),
+    [
+        ({}, "", "", ""), ({"output": HUGE}, "", "", str(HUGE)),
+        ({"source": ODD, "reference": 3, "output": float("nan")}, ODD.replace("\ud800", "?"), "3", "nan"),
+    ],
+)  # fmt: skip
+def test_samples_of_odd_kinds_are_sent_as_text(sample: Any, source: str, reference: str, output: str, tmp_path: Path) -> None:
+    (table,) = sent(write(tmp_path, {"t": "eval", **STEP, "samples": [sample]}))["samples"]
+    assert (table["caption"], table["rows"]) == (f"“{source}”", [["reference", reference], ["step 5", output]])
 
 
 def test_what_xml_forbids_is_in_no_picture() -> None:

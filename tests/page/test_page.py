@@ -268,3 +268,7 @@ def test_a_run_that_goes_on_is_followed(open_page: Opens, tmp_path: Path) -> Non
         (run / "run.json").write_text((run / "run.json").read_text().replace("running", "done"))
         page.wait_for_selector("text=done · step 1,234")
         assert page.locator("#run details").evaluate("(details) => details.open")  # as it was
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.wait_for_timeout(2_500)  # longer than it is from one look to the next
+        assert asked == []  # of a run that has ended there is no news

@@ -50,6 +50,8 @@ def test_a_view_is_shown_when_it_can_do_something(open_page: Opens, single: Clie
     page = open_page(client=single, loaded=False, before=lambda page: page.route("**/translate.js", lambda route: held.append(route)))
     page.wait_for_selector("#model option", state="attached")
     page.select_option("#model", label="reader: encoder-only")
+    while not held:
+        page.wait_for_timeout(20)
     assert page.is_hidden("#text")
     held[0].continue_()
     page.wait_for_selector("#text:focus")
@@ -62,6 +64,8 @@ def test_a_view_that_was_left_before_it_came_is_not_shown(open_page: Opens, sing
     page.route("**/run.js", lambda route: held.append(route))
     page.click("nav a:text('Run')")
     page.click("nav a:text('Translate')")
+    while not held:
+        page.wait_for_timeout(20)
     with page.expect_response("**/run.js"):
         held[0].continue_()
     page.evaluate("import(new URL('web/js/run.js', document.baseURI))")  # it is there, and who waited before has it

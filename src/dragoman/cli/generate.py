@@ -179,7 +179,8 @@ def _lines(generator: "Generator", files: list[Path], options: "GenerationOption
 def _one(generator: "Generator", prompt: str, options: "GenerationOptions", writer: "_Writer", check: Callable[[], None]) -> None:
     """The continuations of a prompt of the command line, the only one as it comes."""
     if options.n > 1 or options.beam or writer.as_json:
-        (some,) = generator.generate([prompt], options, check=check)
+        (some,) = generator.generate([prompt], options)
+        check()
         writer.write_whole(prompt, some)
         return
     parts = generator.stream(prompt, options)

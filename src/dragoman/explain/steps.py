@@ -107,7 +107,7 @@ class Step:
         """Where in the paper it is."""
         return f"Section {self.section}" + (f", equation ({self.equation})" if self.equation else "")
 
-    def sources(self) -> list[tuple[str, list["SourceLine"]]]:
+    def sources(self) -> list[tuple[str, list[SourceLine]]]:
         """Of each file the name with the numbers of the lines that computed it, and these, marked, between those around them."""
         files: dict[str, list[Line]] = {}
         for line in self.lines:

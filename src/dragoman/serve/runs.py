@@ -94,6 +94,7 @@ def _head(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _view(name: str, folder: Path, since: str) -> dict[str, Any]:
+    """What `drawn` answers. A stamp tells one state of run.json, the best checkpoint and log.jsonl from another."""
     head = _head(name, folder)  # first, so that a run that says it is done has its last records
     try:
         log = (folder / "log.jsonl").stat()

@@ -11,8 +11,8 @@ from dragoman.errors import DragomanError
 
 Record = dict[str, Any]
 
-MOST_STEPS = 10**12
-"""A record of a step beyond is none."""
+_MOST_STEPS = 10**12
+"""What says that it is of a step beyond is no record."""
 
 
 def is_number(value: object) -> bool:
@@ -21,7 +21,7 @@ def is_number(value: object) -> bool:
 
 
 def setting_of(facts: Mapping[str, Any], group: str, name: str) -> Any:
-    """A setting of the run that has these facts; the paper's where they do not tell, or tell what is of no kind that it can be."""
+    """A setting of the run that has these facts; the paper's where they do not tell it, or something of another type."""
     default, settings = getattr(getattr(Config(), group), name), facts.get("settings")
     own = settings.get(group) if isinstance(settings, Mapping) else None
     value = own[name] if isinstance(own, Mapping) and name in own else default
@@ -100,7 +100,7 @@ def _records(lines: Iterable[bytes]) -> list[Record]:
 
 def _is_record(record: Record) -> bool:
     step, judged = record.get("step", 0), (record.get("loss", 0.0), record.get("bleu", 0.0))
-    known = isinstance(record.get("t", ""), str) and isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= MOST_STEPS
+    known = isinstance(record.get("t", ""), str) and isinstance(step, int) and not isinstance(step, bool) and 0 <= step <= _MOST_STEPS
     return known and all(isinstance(value, float) or is_number(value) for value in judged)  # the loss of a run that failed is NaN
 
 

@@ -16,7 +16,7 @@ from dragoman.files import write_file
 from dragoman.html import escaped, number, page, table, text_table
 from dragoman.training.charts import Point, line_chart, thinned
 from dragoman.training.log import clock
-from dragoman.training.records import MOST_STEPS, Record, best_evaluation, is_number, read_log, read_run, setting_of, standing
+from dragoman.training.records import Record, best_evaluation, is_number, read_log, read_run, setting_of, standing
 from dragoman.training.schedule import paper_rate
 
 MOST_ROWS = 40
@@ -58,7 +58,7 @@ class Report:
         training, evaluations = self.training, self.evaluations
         rate = points(training, "lr")
         d_model, warmup = self.setting("model", "d_model"), self.setting("training", "warmup_steps")
-        known = 0 < d_model <= MOST_STEPS and 0 < warmup <= MOST_STEPS
+        known = all(is_number(value) and value > 0 for value in (d_model, warmup))
         equation = [(step, paper_rate(int(step), d_model=d_model, warmup_steps=warmup)) for step, _ in rate if known and step >= 1]
         estimated = [record for record in evaluations if "sampled" in record]
         return [

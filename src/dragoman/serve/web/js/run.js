@@ -1,4 +1,4 @@
-// Run: how the model was trained, or is being: curves, and the same numbers in tables, as the server draws them.
+// Run: how the model was trained, or is being trained: curves, and the same numbers in tables, as the server draws them.
 
 import { getJson } from "./api.js";
 import { drawn, fill, find, h, tableOf } from "./dom.js";
