@@ -1,9 +1,10 @@
-"""Matrix products made ready for search: weights joined, converted and turned once, and the output layer in room that steps share.
+"""Matrix products made ready for search: weights joined, converted and laid out once, and the output layer in room that steps share.
 
 Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabulary
 """
 
 import copy
+import platform
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -26,7 +27,42 @@ FEWEST_NARROW = ROWS // 2
 
 _Module = TypeVar("_Module", bound=nn.Module)
 _ALIGNED = 64  # bytes
-_SMALL, _SINGLE = 2**17, 8  # numbers of a matrix, and rows by it, up to which a product of int8 is in float32, which takes less time
+_SMALL = 2**17  # numbers of a matrix, up to which the simplest product takes the least time
+_SINGLE = 8  # rows by a small matrix, up to which a product of int8 is in float32, which takes less time
+_ONEDNN = torch._C._has_mkldnn and platform.machine().lower() in ("x86_64", "amd64")  # on other processors it was not measured
+
+
+class _Blocks:
+    """x Wᵀ + b in float32 by oneDNN, whose matrix lies in the blocks that it reads. What PyTorch takes otherwise is slower on processors of
+    AMD, above all for few rows.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS), bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (N, I); returns (N, O)."""
+        return self.piece(x) if len(x) <= ROWS else torch.cat([self.piece(part) for part in torch.split(x, ROWS)])
+
+    def piece(self, x: Tensor) -> Tensor:
+        """The same for at most `ROWS` rows, so that what is in passing stays near the processor."""
+        count = len(x)
+        if more := -count % (1 if count <= 8 else 8 if count <= 64 else 16):  # oneDNN writes code for each new count
+            x = F.pad(x, (0, 0, 0, more))
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], ""))[:count]
+
+
+def _in_blocks(weight: Tensor) -> bool:
+    """Whether the product by a matrix takes less time by `_Blocks`."""
+    return _ONEDNN and weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() > _SMALL
+
+
+def _of_rows(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """x Wᵀ + b for x (N, I), in the type of the weight (O, I), as a function of as few calls as can be."""
+    if _in_blocks(weight):
+        return _Blocks(weight, bias)
+    turned = weight.t().contiguous()  # (I, O): few rows are up to twice as fast by a matrix that lies as it is read
+    return (lambda x: torch.mm(x, turned)) if bias is None else (lambda x: torch.addmm(bias, x, turned))
 
 
 class Product(nn.Module):
@@ -40,35 +76,28 @@ class Product(nn.Module):
             biases.append(bias.detach())
         self.bias = _joined(biases) if biases else None  # (O)
         always_packed = precision == "int8" and weight.numel() > _SMALL
-        # Few rows, as those of one sentence, are up to twice as fast by a matrix that lies as it is read.
-        self.turned = None if always_packed else weight.t().contiguous()  # (I, O)
-        self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O), of a float32 weight that stays for few rows
+        self.wide = None if always_packed else _of_rows(weight, self.bias)  # float32, which stays for few rows
+        self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O)
         self.packed = _packed(weight, self.bias) if precision == "int8" else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x (…, I) float32; returns (…, O) float32."""
-        if self.packed is not None and (self.turned is None or x.numel() > _SINGLE * x.size(-1)):
+        if self.packed is not None and (self.wide is None or x.numel() > _SINGLE * x.size(-1)):
             try:
                 return cast(Tensor, torch.ops.quantized.linear_dynamic(x, self.packed, True))  # the last: safe on every processor
             except RuntimeError:
                 _check_finite(x)  # what has no largest number has no scale
                 raise
-        turned = cast(Tensor, self.turned)
+        wide = cast(Callable[[Tensor], Tensor], self.wide)
         if self.narrow is None or x.numel() < FEWEST_NARROW * x.size(-1):
-            if self.bias is None:
-                return x @ turned
-            rows = x if x.dim() == 2 else x.flatten(0, -2)
-            return torch.addmm(self.bias, rows, turned).view(*x.shape[:-1], -1)
+            return wide(x) if x.dim() == 2 else wide(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         count = x.numel() // x.size(-1)
         product = (product_rows(x, self.narrow.dtype) @ self.narrow)[:count].to(x.dtype).view(*x.shape[:-1], -1)
         return product if self.bias is None else product.add_(self.bias)
 
     def of_rows(self) -> Callable[[Tensor], Tensor]:
         """The same for x (N, I), as a function of as few calls as can be."""
-        turned, bias = self.turned, self.bias
-        if turned is None or self.narrow is not None or self.packed is not None:
-            return self.forward
-        return (lambda x: torch.mm(x, turned)) if bias is None else (lambda x: torch.addmm(bias, x, turned))
+        return self.forward if self.wide is None or self.narrow is not None or self.packed is not None else self.wide
 
 
 class OutputProduct:
@@ -81,6 +110,10 @@ class OutputProduct:
         self.bias = None if bias is None else bias.detach()
         self.narrow = weight.bfloat16().t().contiguous() if precision == "bf16" else None  # (D, V)
         self.product = Product(output, precision=precision, bias=bias) if precision == "int8" else None
+
+    @cached_property
+    def _blocks(self) -> _Blocks | None:
+        return _Blocks(self.weight, self.bias) if _in_blocks(self.weight) else None
 
     @cached_property
     def _turned(self) -> Tensor:
@@ -103,7 +136,11 @@ class OutputProduct:
         logits = room[: len(hidden)]  # (N, V)
         if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
             self._in_bfloat16(hidden, logits)
-        else:  # not the form that a measurement says is faster here: how a product rounds must not hang on one
+        elif self._blocks:  # not what a measurement says is faster here: how a product rounds must not hang on one
+            for start in range(0, len(hidden), ROWS):
+                torch.log_softmax(self._blocks.piece(hidden[start : start + ROWS]), -1, out=logits[start : start + ROWS])
+            return logits
+        else:
             torch.mm(hidden, self._turned, out=logits)
         if self.bias is not None:
             logits += self.bias
@@ -138,12 +175,12 @@ def feed_forward(module: nn.Module, precision: Precision) -> Any:
 
 def with_products(module: _Module, precision: Precision) -> _Module:
     """A module with its linear layers prepared, a copy unless they stay as they are."""
-    if precision == "fp32":
+    if precision == "fp32" and not any(type(each) is Linear and _in_blocks(each.weight) for each in module.modules()):
         return module
     copied = copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})  # these are not copied
     for parent in list(copied.modules()):
         for name, child in parent.named_children():
-            if type(child) is Linear:
+            if type(child) is Linear and (precision != "fp32" or _in_blocks(child.weight)):
                 setattr(parent, name, Product(child, precision=precision))
     return copied.eval()
 
