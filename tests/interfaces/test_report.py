@@ -213,6 +213,20 @@ def test_the_command_that_repeats_the_run_can_be_typed(tmp_path: Path) -> None:
     assert page.facts("The run")["Repeat with"] == "dragoman train en-de --train 'my data' --set data.joiner=@@"
 
 
+def test_the_commands_that_went_on_with_the_run_follow_the_first(tmp_path: Path) -> None:
+    resumed = [
+        {"argv": ["dragoman", "train", "--resume", "--out", "run", "--max-minutes", str(minutes)], "step": step, "changed": []}
+        for step, minutes in ((1200, 20), (3400, 30))
+    ]
+    page = made_up(tmp_path / "run", argv=["dragoman", "train", "en-de"], resumed=[*resumed, 3, {"argv": "x"}])
+    commands = list(page.facts("The run").items())[-3:]
+    assert commands == [
+        ("Repeat with", "dragoman train en-de"),
+        ("Then, at step 1,200", "dragoman train --resume --out run --max-minutes 20"),
+        ("Then, at step 3,400", "dragoman train --resume --out run --max-minutes 30"),
+    ]
+
+
 def test_a_head_that_learns_to_align_has_a_curve_and_other_runs_have_none(tmp_path: Path, page: Page) -> None:
     title = "Alignment loss of the head that learns to align"
     aligning = made_up(tmp_path / "run", *({"t": "train", "step": step, "alignment": 3.0 - step} for step in (1, 2)))

@@ -124,9 +124,19 @@ def _head(report: Report) -> str:
         rows.append(("Device", " ".join(str(facts[key]) for key in ("device", "device_name") if key in facts)))
     if "parameters" in facts:
         rows.append(("Parameters", number(facts["parameters"])))
-    if facts.get("argv"):
-        rows.append(("Repeat with", shlex.join(["dragoman", *map(str, facts["argv"][1:])])))
+    if typed := _typed(facts):
+        rows.append(("Repeat with", typed))
+    resumed = facts.get("resumed")
+    for again in resumed if isinstance(resumed, list) else []:
+        if typed := _typed(again):
+            rows.append((f"Then, at step {number(again.get('step'))}", typed))
     return table("The run", ("", ""), [(name, str(value)) for name, value in rows])
+
+
+def _typed(facts: object) -> str:
+    """The command of ``argv`` as it can be typed; none where there is no such thing."""
+    given = facts.get("argv") if isinstance(facts, Mapping) else None
+    return shlex.join(["dragoman", *map(str, given[1:])]) if isinstance(given, list) and given else ""
 
 
 def _curves(report: Report) -> str:
