@@ -1,5 +1,6 @@
 """A decoder prepared for search is the decoder: the same log-probabilities, whatever hypotheses and sentences come and go."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -11,6 +12,7 @@ from torch import nn
 
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
+from dragoman.decoding import products
 from dragoman.decoding.beam import beam_search, largest
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
 from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product
@@ -174,6 +176,30 @@ def test_a_product_in_blocks_is_the_layer_for_any_number_of_rows(bias: bool) -> 
         torch.testing.assert_close(product.forward(x), layer(x), atol=1e-5, rtol=0)
     x = torch.randn(3, 50, 301)
     torch.testing.assert_close(product.forward(x), layer(x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("onednn", [pytest.param(True, marks=pytest.mark.skipif(not products._ONEDNN, reason="not by oneDNN here")), False])
+@torch.inference_mode()
+def test_larger_matrices_alone_lie_in_blocks_and_none_without_onednn(onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_ONEDNN", onednn)
+    for kind in ("paper", "wide"):
+        model, in_blocks, (source, mask) = model_of(**KINDS[kind]), onednn and kind == "wide", some_sources()
+        step, tokens = PreparedStep(model), torch.ones(4, dtype=torch.long)
+        assert isinstance(step.layers[0].query, products._Blocks) == in_blocks
+        assert (step.output._blocks is not None) == in_blocks
+        assert (step.encoder is model.encoder) != in_blocks  # nothing is copied where nothing changes
+        assert any(isinstance(each, Product) for each in step.encoder.modules()) == in_blocks
+        found, expected = (each.next(tokens, each.start(source, mask))[0] for each in (step, TransformerStep(model)))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_what_is_prepared_can_be_copied() -> None:
+    """As whoever copies a Translator does; PyTorch itself copies no tensor in blocks."""
+    step, tokens = PreparedStep(model_of(**KINDS["wide"])), torch.ones(4, dtype=torch.long)
+    step.next(tokens, step.start(*some_sources()))  # which lays the output matrix out
+    found, expected = (each.next(tokens, each.start(*some_sources()))[0] for each in (copy.deepcopy(step), step))
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("kind", NOT_PREPARED)

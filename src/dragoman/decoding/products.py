@@ -29,7 +29,10 @@ _Module = TypeVar("_Module", bound=nn.Module)
 _ALIGNED = 64  # bytes
 _SMALL = 2**17  # numbers of a matrix, up to which the simplest product takes the least time
 _SINGLE = 8  # rows by a small matrix, up to which a product of int8 is in float32, which takes less time
-_ONEDNN = torch._C._has_mkldnn and platform.machine().lower() in ("x86_64", "amd64")  # on other processors it was not measured
+_ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other processors it was not measured
+    hasattr(torch.ops.mkldnn, name)  # PyTorch promises neither, and has none of them where it was built without oneDNN
+    for name in ("_reorder_linear_weight", "_linear_pointwise")
+)
 
 
 class _Blocks:
@@ -39,6 +42,10 @@ class _Blocks:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight, self.bias = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS), bias
+
+    def __deepcopy__(self, known: dict[int, Any]) -> "_Blocks":
+        """Itself, which never changes; PyTorch copies no tensor that lies in blocks."""
+        return self
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, I); returns (N, O)."""
@@ -136,7 +143,7 @@ class OutputProduct:
         logits = room[: len(hidden)]  # (N, V)
         if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
             self._in_bfloat16(hidden, logits)
-        elif self._blocks:  # not what a measurement says is faster here: how a product rounds must not hang on one
+        elif self._blocks is not None:  # not what a measurement says is faster here: how a product rounds must not hang on one
             for start in range(0, len(hidden), ROWS):
                 torch.log_softmax(self._blocks.piece(hidden[start : start + ROWS]), -1, out=logits[start : start + ROWS])
             return logits
