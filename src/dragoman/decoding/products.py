@@ -37,7 +37,7 @@ _ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other
 
 class _Blocks:
     """x Wᵀ + b in float32 by oneDNN, whose matrix lies in the blocks that it reads. What PyTorch takes otherwise is slower on processors of
-    AMD, above all for few rows.
+    AMD, above all for few rows, but for a single one.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -60,7 +60,7 @@ class _Blocks:
 
 
 def _in_blocks(weight: Tensor) -> bool:
-    """Whether the product by a matrix takes less time by `_Blocks`."""
+    """Whether a matrix (O, I) is for `_Blocks`: a larger one, in float32, on a processor where oneDNN makes the products."""
     return _ONEDNN and weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() > _SMALL
 
 

@@ -12,7 +12,7 @@ Point = tuple[float, float]
 
 MOST_POINTS = 300
 _BEYOND = 1e300
-"""What is as large is not drawn: the ends of an axis around it are no numbers any more. A stretch is at least one over this."""
+"""A number as large is not drawn, for an axis around it may end beyond float; the ends of any axis are at least 1 / _BEYOND apart."""
 WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 84, 34, 34, 44
 STROKES = (("#3b82f6", "none"), ("#d97706", "8 4"), ("#16a34a", "2 3"))  # at least 3:1 on white and on near-black
