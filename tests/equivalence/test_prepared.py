@@ -193,13 +193,27 @@ def test_larger_matrices_alone_lie_in_blocks_and_none_without_onednn(onednn: boo
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("precision", get_args(Precision))
 @torch.inference_mode()
-def test_what_is_prepared_can_be_copied() -> None:
-    """As whoever copies a Translator does; PyTorch itself copies no tensor in blocks."""
-    step, tokens = PreparedStep(model_of(**KINDS["wide"])), torch.ones(4, dtype=torch.long)
-    step.next(tokens, step.start(*some_sources()))  # which lays the output matrix out
-    found, expected = (each.next(tokens, each.start(*some_sources()))[0] for each in (copy.deepcopy(step), step))
-    assert torch.equal(found, expected)
+def test_a_prepared_model_can_be_copied_after_use(precision: Precision) -> None:
+    """As those who keep a translator copy it, whatever form its matrices lie in."""
+    prepared, (source, mask) = PreparedStep(model_of(**KINDS["wide"]), precision=precision), some_sources()
+    tokens = torch.ones(4, dtype=torch.long)
+    expected, _ = prepared.next(tokens, prepared.start(source, mask))
+    copied = copy.deepcopy(prepared)
+    assert torch.equal(copied.next(tokens, copied.start(source, mask))[0], expected)
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+@torch.inference_mode()
+def test_a_search_may_be_under_autocast(precision: Precision) -> None:
+    model, (source, mask) = model_of(**KINDS["wide"]), some_sources()
+    prepared, tokens = PreparedStep(model, precision=precision), torch.ones(4, dtype=torch.long)
+    expected, _ = prepared.next(tokens, prepared.start(source, mask))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = prepared.next(tokens, prepared.start(source, mask))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=0.3, rtol=0)
 
 
 @pytest.mark.parametrize("kind", NOT_PREPARED)

@@ -54,9 +54,11 @@ class _Blocks:
     def piece(self, x: Tensor) -> Tensor:
         """The same for at most `ROWS` rows, so that what is in passing stays near the processor."""
         count = len(x)
-        if more := -count % (1 if count <= 8 else 8 if count <= 64 else 16):  # oneDNN writes code for each new count
+        # oneDNN writes code for each new count, and takes longer for fewer than 4 rows than for 4.
+        if more := -count % (4 if count < 4 else 1 if count <= 8 else 8 if count <= 64 else 16):
             x = F.pad(x, (0, 0, 0, more))
-        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], ""))[:count]
+        # Under a caller's autocast attention may give another type.
+        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x.float(), self.weight, self.bias, "none", [], ""))[:count]
 
 
 def _in_blocks(weight: Tensor) -> bool:
@@ -91,7 +93,7 @@ class Product(nn.Module):
         """x (…, I) float32; returns (…, O) float32."""
         if self.packed is not None and (self.wide is None or x.numel() > _SINGLE * x.size(-1)):
             try:
-                return cast(Tensor, torch.ops.quantized.linear_dynamic(x, self.packed, True))  # the last: safe on every processor
+                return cast(Tensor, torch.ops.quantized.linear_dynamic(x.float(), self.packed, True))  # the last: safe on every processor
             except RuntimeError:
                 _check_finite(x)  # what has no largest number has no scale
                 raise
