@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -262,3 +264,12 @@ def test_inspect_knows_what_kind_of_model_it_is(models: Path, run: Run) -> None:
     assert facts["sizes"].startswith("2 layers, d_model 24")
     assert facts["mask"] == "<mask>"
     assert "looks wrong     nothing" in run("inspect", models / "story")
+
+
+def test_inspect_writes_the_whole_numbers_of_a_model_with_commas_as_those_of_its_run(models: Path, run: Run, tmp_path: Path) -> None:
+    shutil.copytree(models / "bert", tmp_path / "bert")
+    file = tmp_path / "bert" / "config.json"
+    written = json.loads(file.read_text())
+    file.write_text(json.dumps({**written, "info": {"step": 6500, "target_tokens": 12463203, "note": "6500"}}))
+    facts = dict(re.split("  +", line, maxsplit=1) for line in run("inspect", tmp_path / "bert").splitlines())
+    assert (facts["step"], facts["target tokens"], facts["note"]) == ("6,500", "12,463,203", "6500")

@@ -245,7 +245,7 @@ def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([("mask", vocabulary["mask"])] if "mask" in vocabulary else []),
         *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),
         ("preset", facts["settings"]["preset"]),
-        *((name.replace("_", " "), str(value)) for name, value in facts["info"].items()),
+        *((name.replace("_", " "), f"{value:,}" if type(value) is int else str(value)) for name, value in facts["info"].items()),
         ("written by", f"Dragoman {facts['dragoman_version']}, format {facts['format_version']}"),
     ]
 
