@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,10 @@ def test_the_page_of_budgets_has_what_the_sizes_and_the_measurements_say() -> No
         speeds = " | ".join(f"{measured[f'dragoman-{kind}']['tokens_a_second']:,}" for kind in ("fp32", "bf16"))
         row = f"| `{name}` | {speeds} | {measured['dragoman-fp32']['peak_memory_bytes']['mem'] / 1e9:.2f} GB |"
         assert row in page, row
-    for result, searches in (("raw", 1), ("bpe", 2), ("muon", 2)):
+    for result, searches, years in (("raw", 1, 1), ("bpe", 2, 1), ("muon", 2, 2), ("long", 2, 2)):
         bleu = json.loads((PROJECT / f"benchmarks/multi30k.{result}.json").read_text("utf-8"))["bleu"]
-        for search in ("best, beam 4", "averaged, beam 5 α 1")[:searches]:
-            assert f"{bleu[f'test 2016, {search}']['mean']:.2f}" in page, (result, search)
+        for search, year in product(("best, beam 4", "averaged, beam 5 α 1")[:searches], ("2016", "2017")[:years]):
+            assert f"{bleu[f'test {year}, {search}']['mean']:.2f}" in page, (result, search, year)
     regularisers = json.loads((PROJECT / "benchmarks/regularisers.json").read_text("utf-8"))
     assert f"{regularisers['steps']:,} updates" in page
     for change, found in regularisers["models"].items():

@@ -31,6 +31,9 @@ OTHERS = ["Die Fähre ging um neun .", "Zwei cats lagen auf dem Dach .", "Keiner
 Run = Callable[..., str]
 
 
+PIECES = ["Die Fäh@@ re ging um neun .", "Zwei Kat@@ zen .", "Nie@@ mand .", "Ja ."]
+
+
 def write(path: Path, lines: list[str]) -> Path:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
@@ -346,3 +349,24 @@ def test_what_is_said_in_python() -> None:
     scores, signature = sentence_scores(Measure("chrf"), ["ab cd"], [["ab cd"]])
     assert scores == [100.0]
     assert signature.startswith("nrefs:1|case:mixed|eff:yes")
+
+
+@pytest.mark.parametrize(("hypotheses", "references"), [(PIECES, REFERENCES), (HYPOTHESES, PIECES), (HYPOTHESES, REFERENCES)])
+def test_texts_in_pieces_are_told_where_no_model_joins_them(
+    hypotheses: list[str], references: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {write(tmp_path / "hyp.de", hypotheses): hypotheses, write(tmp_path / "ref.de", references): references}
+    hypothesis, reference = texts
+    what = "3 of 16 words end in @@, as pieces of words do, and each counts as a word; join them first, as with sed 's/@@ //g'"
+    expected = [name for name, text in ((str(hypothesis), hypotheses), ("the references", references)) if text is PIECES]
+    for command in (["evaluate", "--hypotheses", hypothesis], ["compare", hypothesis, write(tmp_path / "other.de", HYPOTHESES)]):
+        assert main([*map(str, command), "--reference", str(reference)]) == 0
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "@@" in line]
+        assert warnings == [f"dragoman: warning: {name}: {what}" for name in expected]
+
+
+def test_a_word_that_ends_as_a_piece_among_many_others_is_no_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["@@ -1 +1 @@ is the head of a change", *["a line of eight words as most are"] * 30]
+    text = write(tmp_path / "text", lines)
+    assert main(["evaluate", "--hypotheses", str(text), "--reference", str(text)]) == 0
+    assert "@@" not in capsys.readouterr().err

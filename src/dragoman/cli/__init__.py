@@ -50,7 +50,7 @@ _SMALLER = {"train": "use smaller batches (training.batch_tokens)", "demo": "use
 
 _CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 _SHAPES = "64"
-"""How many products of bfloat16 PyTorch remembers on a CPU, with the code that it wrote for each; by itself 1,024. A batch has dozens of
+"""How many products by oneDNN PyTorch remembers on a CPU, with the code that it wrote for each; by itself 1,024. A batch has dozens of
 shapes, often new ones. It looks at these names when it is imported."""
 
 

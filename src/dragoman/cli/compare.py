@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,13 +118,14 @@ def _systems(
     check: Callable[[], None],
 ) -> tuple[list["System"], "TestSet", str]:  # fmt: skip
     """The systems, the test set in plain text, and the code of its target language, if it is known. All is read before a model works."""
-    from dragoman.evaluation.systems import given_system
+    from dragoman.evaluation.systems import given_system, warn_of_pieces
     from dragoman.evaluation.testset import read_test_set
 
     test = read_test_set(specs, references, languages)
     found = {path: given_system(str(path), read_hypotheses(path), test) for path in paths if path.is_file()}
     models = list(dict.fromkeys(path for path in paths if path.is_dir()))
     plain = _plain(models, test)
+    warn_of_pieces("the references", chain.from_iterable(plain.references))
     for path in models:
         found[path] = _translated(path, test, search, device, check)
     return [found[path] for path in paths], plain, languages[1] if languages else ""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,8 +195,9 @@ def _translated(
 
 def _given(path: Path, specs: list[str], references: list[Path], languages: tuple[str, str] | None) -> tuple["System", "TestSet", str]:
     """Translations that are there, the test set, and the code of its target language, if it is known."""
-    from dragoman.evaluation.systems import given_system
+    from dragoman.evaluation.systems import given_system, warn_of_pieces
     from dragoman.evaluation.testset import read_test_set
 
     test = read_test_set(specs, references, languages)
+    warn_of_pieces("the references", chain.from_iterable(test.references))
     return given_system(str(path), read_hypotheses(path), test), test, languages[1] if languages else ""

@@ -1,7 +1,8 @@
 """What is evaluated: translations of a test set, with what is known of what made them."""
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 WARM_UP = 8
 """Sentences that are translated before time is taken."""
+_WORDS_A_PIECE = 100  # at most, in segmented text; in other text words that end as pieces do are fewer, if there are any
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,17 @@ def search_settings(translator: "Translator", *, beam: int | None, alpha: float 
 def given_system(name: str, texts: Sequence[str], test: TestSet) -> System:
     """Translations that are there; DragomanError with both counts unless there is one for each sentence."""
     check_length(name, texts, test)
+    warn_of_pieces(name, texts)
     return System(name, tuple(texts))
+
+
+def warn_of_pieces(name: str, texts: Iterable[str]) -> None:
+    """A warning where texts look as if they had the pieces of words that a segmentation leaves, of which a score would count each."""
+    words = [word for text in texts for word in text.split()]
+    pieces = sum(word.endswith("@@") for word in words)
+    if pieces and pieces * _WORDS_A_PIECE >= len(words):
+        message = "%s: %d of %d words end in @@, as pieces of words do, and each counts as a word; join them first, as with sed 's/@@ //g'"
+        logging.getLogger("dragoman").warning(message, name, pieces, len(words))
 
 
 def translating_system(
