@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
@@ -191,6 +192,30 @@ def test_larger_matrices_alone_lie_in_blocks_and_none_without_onednn(onednn: boo
         assert any(isinstance(each, Product) for each in step.encoder.modules()) == in_blocks
         found, expected = (each.next(tokens, each.start(source, mask))[0] for each in (step, TransformerStep(model)))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+class _RowsByOneDNN(TorchDispatchMode):
+    """Keeps how many rows each product by oneDNN had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.mkldnn._linear_pointwise.default:
+            self.counts.append(len(args[0]))
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.skipif(not products._ONEDNN, reason="not by oneDNN here")
+@torch.inference_mode()
+def test_few_counts_of_rows_are_asked_of_onednn() -> None:
+    """It keeps code, and memory for what is in passing, of each."""
+    product, seen = Product(Linear(400, 400), precision="fp32"), _RowsByOneDNN()
+    with seen:
+        for rows in range(1, 400):
+            assert len(product.forward(torch.zeros(rows, 400))) == rows
+    assert sorted(set(seen.counts)) == [*range(4, 9), *range(16, 65, 8), *range(80, 129, 16)]
 
 
 @pytest.mark.parametrize("precision", get_args(Precision))

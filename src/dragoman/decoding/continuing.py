@@ -38,6 +38,7 @@ class LanguageModelStep(StepModel[Continued]):
         self.model, self.slide = model, slide
         if slide is not None and not 1 <= slide < model.max_positions:
             raise UsageError(f"{option('slide')}={slide}: it must be at least 1 and less than the model's {model.max_positions} positions")
+        # Of float32 one is made for each call (`Generator`), which sees weights that have changed: nothing is laid out for so short a time.
         self.inner = model if precision == "fp32" else with_products(model, precision)
         self.project = model.project if precision == "fp32" else Product(model.output, precision=precision, bias=model.output_bias)
 

@@ -37,7 +37,7 @@ _ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other
 
 class _Blocks:
     """x Wᵀ + b in float32 by oneDNN, whose matrix lies in the blocks that it reads. What PyTorch takes otherwise is slower on processors of
-    AMD, above all for few rows, but for a single one.
+    AMD, above all for few rows; for a single one it may be faster.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
