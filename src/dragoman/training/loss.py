@@ -54,7 +54,7 @@ def output_loss(
     """
     with torch.autocast(hidden.device.type, enabled=False):
         wants = _wants_gradient(hidden, matrix)
-        return Loss(*_OutputLoss.apply(hidden, matrix, target, epsilon, rows, dtype, wants))  # type: ignore[no-untyped-call]
+        return Loss(*_OutputLoss.apply(hidden[None], matrix, target, epsilon, 0.0, rows, dtype, wants))  # type: ignore[no-untyped-call]
 
 
 def predicting_states(model: Model, batch: Batch) -> Tensor:
@@ -84,13 +84,9 @@ def rdrop_loss(
     That is half of the article's loss, so that it stays on the scale of one pass. The likelihood is the mean of both, ``correct`` the
     first's.
     """
-    first, second = (output_loss(states, matrix, target, epsilon=epsilon, rows=rows, dtype=dtype) for states in hidden)
-    divergence = symmetric_divergence(*hidden, matrix, rows=rows, dtype=dtype)
-    return Loss(
-        (first.smoothed + second.smoothed + alpha * divergence) / 2,
-        (first.negative_log_likelihood + second.negative_log_likelihood) / 2,
-        first.correct,
-    )
+    with torch.autocast(matrix.device.type, enabled=False):
+        both, wants = torch.stack(hidden), _wants_gradient(*hidden, matrix)
+        return Loss(*_OutputLoss.apply(both, matrix, target, epsilon, alpha, rows, dtype, wants))  # type: ignore[no-untyped-call]
 
 
 def model_loss(model: Model, batch: Batch, *, epsilon: float, rdrop: float, dtype: torch.dtype) -> Loss:
@@ -113,24 +109,13 @@ def model_loss(model: Model, batch: Batch, *, epsilon: float, rdrop: float, dtyp
     return output_loss(hidden, matrix, gold, epsilon=epsilon, dtype=dtype if model.training else torch.float32)
 
 
-def symmetric_divergence(first: Tensor, second: Tensor, matrix: Tensor, *, rows: int = 512, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Σ ½(KL(p‖q) + KL(q‖p)) over N tokens, p and q the distributions of first and second (N, D) against the output matrix (V, D).
-
-    A few rows at a time, like `output_loss`.
-    """
-    with torch.autocast(first.device.type, enabled=False):
-        wants = _wants_gradient(first, second, matrix)
-        divergence: Tensor = _Divergence.apply(first, second, matrix, rows, dtype, wants)  # type: ignore[no-untyped-call]
-        return divergence
-
-
 def _wants_gradient(*tensors: Tensor) -> bool:
     """Asked outside of a Function: inside, gradients are always off, and needs_input_grad is True of a parameter in validation too."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 class _OutputLoss(torch.autograd.Function):
-    """With p = softmax(logits) and g one at the gold class, the gradient of the logits is p - (1 - ε)·g - ε/V.
+    """The mean of K passes. With p = softmax(logits) and g one at the gold class, the gradient of the logits is p - (1 - ε)·g - ε/V.
 
     Its uniform part is the same for every row, so it stays out of the loop: ε·mean(matrix) for each hidden state, (ε/V)·Σ hidden for each
     row of the matrix. In the same way the smoothed loss is -log p(gold) + ε·(gold logit - mean logit).
@@ -138,53 +123,70 @@ class _OutputLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, matrix: Tensor, target: Tensor, epsilon: float, rows: int, dtype: torch.dtype, wants_gradient: bool
-    ) -> tuple[Tensor, ...]:
+        ctx: Any, hidden: Tensor, matrix: Tensor, target: Tensor, epsilon: float, alpha: float, rows: int, dtype: torch.dtype,
+        wants_gradient: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        passes, rows_of_all = len(hidden), hidden.flatten(0, 1)  # (KN, D)
         weight = matrix.to(dtype)  # (V, D)
         turned = weight.t().contiguous() if dtype == torch.bfloat16 else weight.t()  # (D, V)
         mean_row = matrix.mean(0)  # (D)
         together = rows * torch.float32.itemsize // min(dtype.itemsize, torch.float32.itemsize)  # in as much memory
         gold_logits, correct = matrix.new_zeros(()), torch.zeros((), device=matrix.device)
-        gold_probabilities = matrix.new_empty(len(target))  # (N)
+        gold_probabilities = matrix.new_empty(passes, len(target))  # (K, N)
+        disagreement = _Disagreement(alpha) if alpha else None
+        if disagreement:
+            together = max(together // 8, 1)  # its many steps are faster the nearer to the processor their numbers stay
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
         room = None  # (P, V) that all rows share: new memory for each would take as long as their product
         for start in range(0, len(target), together):
-            gold = target[start : start + together, None]  # (N, 1) of some rows
-            some = product_rows(hidden[start : start + together], dtype)  # (P, D)
+            gold = target[start : start + together].repeat(passes)[:, None]  # (KN, 1) of some of the N
+            some = product_rows(hidden[:, start : start + together].flatten(0, 1), dtype)  # (P, D)
             room = logits = torch.mm(some, turned, out=None if room is None else room[: len(some)])  # (P, V)
             gold_logits += logits[: len(gold)].gather(1, gold).to(matrix.dtype).sum()
+            if disagreement:
+                disagreement.see(logits[: len(gold)])
             p = torch.softmax(logits, -1, out=logits)  # (P, V)
             if p.dtype != torch.bfloat16:
                 p.div_(p.sum(-1, keepdim=True))  # PyTorch's softmax of many classes is off by more than rounding, alike for all of a row
-            gold_p = p[: len(gold)].gather(1, gold)  # (N, 1)
-            gold_probabilities[start : start + together] = gold_p[:, 0]
+            if disagreement:
+                disagreement.weigh(p[: len(gold)])
+            gold_p = p[: len(gold)].gather(1, gold)  # (KN, 1)
+            gold_probabilities[:, start : start + together] = gold_p.view(passes, -1)
             gold_places = torch.arange(len(gold), device=gold.device), gold[:, 0]  # scatter_ copies a narrow p whole
             p[gold_places] = -1  # so that the highest is another class's
-            correct += _count_highest(p[: len(gold)], gold_p)
+            once = len(gold) // passes
+            correct += _count_highest(p[:once], gold_p[:once])
             if wants_gradient:
                 p[len(gold) :].zero_()
                 p[gold_places] = gold_p[:, 0] - (1 - epsilon)
-                grad_hidden[start : start + together] = (p @ weight)[: len(gold)] - epsilon * mean_row
+                if disagreement:
+                    disagreement.add_gradient(p[: len(gold)])
+                grad_hidden[:, start : start + together] = ((p @ weight)[: len(gold)] - epsilon * mean_row).view(passes, once, -1)
                 grad_matrix += p.t() @ some
         # A number below the normal ones of its type has lost digits, if it is not 0; and what is no number is not to be hidden.
-        unlikely = (~(gold_probabilities >= torch.finfo(dtype).tiny)).nonzero()[:, 0]
-        likelihood = -gold_probabilities.index_fill(0, unlikely, 1).log().sum()
+        unlikely = (~(gold_probabilities >= torch.finfo(dtype).tiny)).flatten().nonzero()[:, 0]
+        likelihood = -gold_probabilities.flatten().index_fill(0, unlikely, 1).log().sum()
         for start in range(0, len(unlikely), rows):
             few = unlikely[start : start + rows]
-            likelihood += _unlikelihood(product_rows(hidden[few], dtype)[: len(few)], weight, target[few])
-        sum_hidden = hidden.sum(0)  # (D)
+            states = product_rows(rows_of_all[few], dtype)[: len(few)]
+            likelihood += _unlikelihood(states, weight, target[few % len(target)])
+        sum_hidden = rows_of_all.sum(0)  # (D)
         if wants_gradient:
             grad_matrix -= epsilon / len(matrix) * sum_hidden
             ctx.save_for_backward(grad_hidden, grad_matrix)
         smoothed = likelihood + epsilon * (gold_logits - sum_hidden @ mean_row)  # §5.4 smoothed = the same, as it is trained
+        if disagreement:
+            smoothed += alpha * disagreement.divergence
+        smoothed, likelihood, ctx.passes = smoothed / passes, likelihood / passes, passes
         ctx.mark_non_differentiable(likelihood, correct)
         return smoothed, likelihood, correct
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_matrix = ctx.saved_tensors
-        return grad_hidden * grads[0], grad_matrix * grads[0], None, None, None, None, None
+        scale = grads[0] / ctx.passes
+        return grad_hidden * scale, grad_matrix * scale, *[None] * 6
 
 
 def _unlikelihood(some: Tensor, weight: Tensor, gold: Tensor) -> Tensor:
@@ -208,31 +210,41 @@ def _count_highest(others: Tensor, gold_p: Tensor) -> Tensor:
     return ((gold > highest) & is_number).sum() + (tied[some] / (1 + equals)).sum()
 
 
-class _Divergence(torch.autograd.Function):
-    """With d = log p - log q, the gradient of ½(Σ p·d - Σ q·d) for the logits of p is ½(p·(d - KL(p‖q)) + p - q); q's is its mirror."""
+class _Disagreement:
+    """α·½(KL(p‖q) + KL(q‖p)) of two passes' distributions p and q, some rows at a time, in room that all of them share.
 
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, matrix: Tensor, rows: int, dtype: torch.dtype, wants_gradient: bool) -> Tensor:
-        weight, wide = matrix.to(dtype), torch.promote_types(dtype, torch.float32)
-        divergence = matrix.new_zeros(())
-        if wants_gradient:
-            grad_first, grad_second, grad_matrix = torch.empty_like(first), torch.empty_like(second), torch.zeros_like(matrix)
-        for start in range(0, len(first), rows):
-            some, others = first[start : start + rows].to(dtype), second[start : start + rows].to(dtype)
-            log_p, log_q = ((states @ weight.t()).to(wide).log_softmax(-1) for states in (some, others))  # (rows, V)
-            difference = log_p - log_q  # (rows, V)
-            p, q = log_p.exp_(), log_q.exp_()  # (rows, V)
-            kl_p, kl_q = torch.linalg.vecdot(p, difference)[:, None], -torch.linalg.vecdot(q, difference)[:, None]  # (rows, 1)
-            divergence += (kl_p + kl_q).sum() / 2
-            if wants_gradient:  # each number is looked at as seldom as can be: reading them takes longer than the products
-                twice_q = (1 - kl_q - difference).mul_(q).sub_(p).to(dtype)  # (rows, V)
-                twice_p = difference.add_(1 - kl_p).mul_(p).sub_(q).to(dtype)  # (rows, V)
-                grad_first[start : start + rows], grad_second[start : start + rows] = twice_p @ weight / 2, twice_q @ weight / 2
-                grad_matrix += (twice_p.t() @ some + twice_q.t() @ others) / 2
-        if wants_gradient:
-            ctx.save_for_backward(grad_first, grad_second, grad_matrix)
-        return divergence
+    With d the difference of their logits the sum is α·½ Σ (p - q)·d: what makes logarithms of logits is the same for all classes. Its
+    gradient is α·½(p - q + p·d - p·Σ p·d) for the logits of p, and -α·½(p - q + q·d - q·Σ q·d) for those of q.
+    """
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return *(grad * grads[0] for grad in ctx.saved_tensors), None, None, None
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+        self.divergence: Tensor | float = 0.0
+        self.room: Tensor | None = None
+
+    def see(self, logits: Tensor) -> None:
+        """Logits (2N, V), the first pass above the second, before they become probabilities."""
+        first, second = logits.chunk(2)
+        if self.room is None:
+            self.room = logits.new_empty(4, *first.shape)
+        self.difference, self.apart, *self.gradients = self.room[:, : len(first)]  # (N, V)
+        torch.sub(first, second, out=self.difference)
+
+    def weigh(self, probabilities: Tensor) -> None:
+        """The probabilities (2N, V) of the same."""
+        torch.sub(*probabilities.chunk(2), out=self.apart)
+        total, means = _row_sums(self.apart), []
+        for p, gradient in zip(probabilities.chunk(2), self.gradients, strict=True):
+            torch.addcmul(self.apart, p, self.difference, out=gradient)
+            means.append(_row_sums(gradient) - total)  # Σ p·d (N, 1)
+            gradient.addcmul_(p, means[-1].to(p.dtype), value=-1)
+        self.divergence = self.divergence + (means[0] - means[1]).sum() / 2
+
+    def add_gradient(self, gradients: Tensor) -> None:
+        """Add that of the logits to theirs (2N, V)."""
+        for part, gradient, sign in zip(gradients.chunk(2), self.gradients, (1, -1), strict=True):
+            part.add_(gradient, alpha=sign * self.alpha / 2)
+
+
+def _row_sums(numbers: Tensor) -> Tensor:
+    return numbers.sum(-1, keepdim=True, dtype=torch.promote_types(numbers.dtype, torch.float32))
