@@ -90,6 +90,40 @@ def test_each_step_has_the_same_log_probabilities(kind: str, lengths: Sequence[i
     assert second.length < most < states[0].length * 3
 
 
+@pytest.mark.parametrize(("kind", "length"), [*((kind, 6) for kind in KINDS), ("paper", 1), ("paper", 12), ("paper", 13)])
+@torch.inference_mode()
+def test_one_sentence_alone_has_the_same_log_probabilities(kind: str, length: int) -> None:
+    """Its attention to the source is folded into the products around it while that is less to read: up to D / H tokens. Its hypotheses may
+    grow in number, and other sentences join it, which it was when it had none of them.
+    """
+    model = model_of(**KINDS[kind])
+    for layer in model.decoder.layers:
+        for linear in (layer.cross_attn.w_q, layer.cross_attn.w_concat):  # type: ignore[union-attr]
+            if linear.bias is not None:  # type: ignore[union-attr]
+                nn.init.normal_(linear.bias)  # type: ignore[arg-type, union-attr]
+    plain, prepared = TransformerStep(model), PreparedStep(model)
+    source, mask = some_sources((length,))
+    states = (plain.start(source, mask), prepared.start(source, mask))
+    assert (states[1].folded is not None) == (length * 2 <= model.output.weight.size(1))
+    tokens = torch.ones(1, dtype=torch.long)
+    for rows in ([[0]], [[0, 0, 0]], [[2, 2, 0]], [[0, 1], [2, 1]], [[3, 2], [0, 0], [1, 0]], [[1, 0]], [[0, 1]]):
+        expected, first = plain.next(tokens, states[0])
+        found, second = prepared.next(tokens, states[1])
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+        states = (plain.reorder(first, torch.tensor(rows)), prepared.reorder(second, torch.tensor(rows)))
+        tokens = torch.randint(4, 150, (sum(map(len, rows)),))
+
+
+@torch.inference_mode()
+def test_attention_whose_products_are_in_8_bits_is_not_folded() -> None:
+    """What is asked for is computed: few rows by a small matrix are in float32 in each precision, by a large one they are not."""
+    source, mask = some_sources((5,))
+    for size, precisions in ((SIZES["d_model"], get_args(Precision)), (400, ("fp32", "bf16"))):
+        model = model_of(d_model=size)
+        folding = {precision for precision in get_args(Precision) if PreparedStep(model, precision=precision).start(source, mask).folded}
+        assert folding == {*precisions}
+
+
 @torch.inference_mode()
 def test_sentences_from_the_end_may_take_the_places_of_those_that_leave() -> None:
     """Few of a cache move then, in place; what stays must be what it was, with one hypothesis and with several."""

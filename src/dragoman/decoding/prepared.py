@@ -6,6 +6,9 @@ Shapes:  B sentences   K hypotheses of each   N = B·K rows   S source positions
 The hypotheses of a sentence stand in attention as its queries, so the memory is kept once a sentence, and what one hypothesis has computed
 stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose. Most of them go on from the same few,
 so before long most keys are nobody's, and those that are somebody's close up.
+
+A step of one sentence is mostly calls and the reading of matrices. In the attention to the source the sentence's memory stands between two
+matrices, so these products are taken once, and a step has two small ones in place of four (`_Folded`).
 """
 
 import math
@@ -42,11 +45,30 @@ class Prepared:
     hypotheses: int  # K
     steps: int
     length: int  # T
-    memory: list[Tensor]  # keys and values of each layer, side by side: (B, H, S, w)
+    memory: list[Tensor]  # keys and values of each layer, side by side: (B, H, S, w); none where they are folded
     memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
     own: list[Tensor]  # those of the positions so far, with room for more: (B, H, room, w)
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
+    folded: "tuple[Tensor, list[_Folded]] | None" = None  # of one sentence: its encoder's output (1, S, D), and each layer's
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """Attention to one sentence with the products before and behind it, softmax(x Aᵀ + b) C with the softmax over each head's S.
+
+    With a head's keys K, values V and its parts of W_q, b_q and W_o: A = K W_q / √d_k, b = K b_q / √d_k, and C = V W_o + b_o / H.
+    """
+
+    heads: int
+    before: Tensor  # Aᵀ (D, H·S)
+    bias: Tensor  # b (H·S)
+    behind: Tensor  # C (H·S, D)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (K, D) of the sentence's hypotheses; returns (K, D)."""
+        scores = torch.addmm(self.bias, x, self.before).view(len(x), self.heads, -1)  # (K, H, S)
+        return torch.mm(torch.softmax(scores, -1).view(len(x), -1), self.behind)
 
 
 class _Layer:
@@ -61,7 +83,9 @@ class _Layer:
 
         # A step of one sentence is mostly calls, so there are as few as can be between the products.
         self.own, self.own_concat = product(own.w_q, _by_head(own.w_k, own.w_v, own.n_heads)), product(own.w_concat)
-        self.query, self.cross_concat = product(cross.w_q), product(cross.w_concat)
+        query = Product(cross.w_q, precision=precision)
+        self.folding = None if query.wide is None else _around_memory(cross)  # None where the products of few rows are not in float32
+        self.query, self.cross_concat = query.of_rows(), product(cross.w_concat)
         self._memory = Product(_by_head(cross.w_k, cross.w_v, cross.n_heads), precision=precision).forward  # (B, S, D) to (B, S, W)
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=_norm(norm), dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
@@ -73,7 +97,15 @@ class _Layer:
         memory[:, :, : made.size(1)] = made.transpose(1, 2)
         return memory
 
-    def __call__(self, x: Tensor, own: Tensor, memory: Tensor, masks: tuple[Tensor | None, Tensor], place: Tensor) -> Tensor:
+    def folded(self, encoded: Tensor) -> _Folded:
+        """The same of one sentence (1, S, D), with the products around it."""
+        made = self._memory(encoded).view(-1, self.heads, self.size).transpose(0, 1)  # (H, S, w)
+        keys, values = made.split_with_sizes([self.key_size, self.size - self.key_size], 2)
+        queries, query_bias, concat, concat_bias = cast("tuple[Tensor, ...]", self.folding)
+        before, behind = torch.bmm(keys, queries), torch.baddbmm(concat_bias, values, concat)  # (H, S, D)
+        return _Folded(self.heads, before.flatten(0, 1).t(), torch.bmm(keys, query_bias).flatten(), behind.flatten(0, 1))
+
+    def __call__(self, x: Tensor, own: Tensor, memory: Tensor | _Folded, masks: tuple[Tensor | None, Tensor], place: Tensor) -> Tensor:
         """x (N, D) of the new positions, whose keys and values come into ``place`` (B, H, K, w); returns (N, D)."""
         count = place.size(2)
 
@@ -83,10 +115,10 @@ class _Layer:
             return self.own_concat(self._attention(self._heads(query, count), own, masks[0]))
 
         def cross_attention(y: Tensor) -> Tensor:
-            return self.cross_concat(self._attention(self._heads(self.query(y), count), memory, masks[1]))
+            return self.cross_concat(self._attention(self._heads(self.query(y), count), cast(Tensor, memory), masks[1]))
 
         x = self.around[0](x, self_attention)
-        x = self.around[1](x, cross_attention)
+        x = self.around[1](x, memory if isinstance(memory, _Folded) else cross_attention)
         return self.around[2](x, self.feed_forward)
 
     def _heads(self, rows: Tensor, count: int) -> Tensor:
@@ -121,11 +153,14 @@ class PreparedStep(StepModel[Prepared]):
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
-        memory = self.encoder(source, None if source_mask.all() else padding_mask(source_mask))  # (B, S, D)
+        whole = bool(source_mask.all())
+        memory = self.encoder(source, None if whole else padding_mask(source_mask))  # (B, S, D)
         (sentences, length), first = source.shape, self.layers[0]
         mask = memory.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
         mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
         own = [memory.new_zeros(sentences, first.heads, _ROOM, first.size) for _ in self.layers]
+        if sentences == 1 and whole and first.folding and length * first.heads <= memory.size(2):  # of more tokens there is more to read
+            return Prepared(1, 0, 0, [], mask, own, None, (memory, [layer.folded(memory) for layer in self.layers]))
         return Prepared(1, 0, 0, [layer.memory(memory) for layer in self.layers], mask, own, None)
 
     @torch.no_grad()  # views of a cache are written to
@@ -138,19 +173,23 @@ class PreparedStep(StepModel[Prepared]):
         # Nobody watches these modules (`can_prepare`), so they are called without what their own calls take.
         x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
-        masks, shown = (_mask(seen, length, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, _FEWEST)
+        fewest = _FEWEST if len(tokens) > count else 1
+        masks, shown = (_mask(seen, length, fewest, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, fewest)
         own = state.own
         if own[0].size(2) < length:
             own = [_with_room(each, state.length, length) for each in own]
-        for layer, cache, memory in zip(self.layers, own, state.memory, strict=True):
+        memories: Sequence[Tensor | _Folded] = state.folded[1] if state.folded else state.memory
+        for layer, cache, memory in zip(self.layers, own, memories, strict=True):
             x = layer(x, cache.narrow(2, 0, shown), memory, masks, cache.narrow(2, state.length, count))
         room = self.output.room(len(x), state.room)
         log_probs = self.output.log_probs(self.final_norm(x), room)  # (N, V)
-        return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, room)
+        return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, state.folded, room)
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
         before, after = len(state.own[0]), len(rows)
+        if state.folded and after > 1:
+            state = replace(state, memory=[layer.memory(state.folded[0]) for layer in self.layers], folded=None)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
             seen = state.own[0].new_zeros(before, state.hypotheses, state.length)
@@ -158,7 +197,7 @@ class PreparedStep(StepModel[Prepared]):
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
         sentence = rows[:, 0] // state.hypotheses  # (B,)
         state = replace(state, hypotheses=rows.size(1), seen=seen)
-        if before == after == 1:
+        if before == 1 and after <= 1:  # nothing moves, or is left
             return state
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
         if not len(moved) and after == before:
@@ -229,14 +268,14 @@ def _with_own(seen: Tensor | None, sentences: int, count: int, length: int, like
     return torch.cat((seen, new), -1)
 
 
-def _mask(seen: Tensor | None, length: int, like: Tensor) -> Tensor | None:
+def _mask(seen: Tensor | None, length: int, fewest: int, like: Tensor) -> Tensor | None:
     """``seen`` (B, K, T) as attention takes it, (B, 1, K, T'), with nobody's keys behind it up to the fewest that there are."""
-    more = _FEWEST - length
+    more = fewest - length
     if seen is not None:
         return (F.pad(seen, (0, more), value=-math.inf) if more > 0 else seen)[:, None]
     if more <= 0:
         return None
-    mask = like.new_zeros(1, 1, 1, _FEWEST)
+    mask = like.new_zeros(1, 1, 1, fewest)
     mask[..., length:] = -math.inf
     return mask
 
@@ -283,6 +322,16 @@ def _side_by_side(key: Tensor, value: Tensor, heads: int) -> nn.Parameter:
     """The rows of both, (H·d_k, …) and (H·d_v, …), head by head: (W, …)."""
     parts = [each.detach().view(heads, -1, *each.shape[1:]) for each in (key, value)]
     return nn.Parameter(torch.cat(parts, 1).flatten(0, 1), requires_grad=False)
+
+
+def _around_memory(cross: MultiHeadAttention) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What stands on both sides of a memory: W_q (H, d_k, D) and b_q (H, d_k, 1) over √d_k; W_o (H, d_v, D), b_o (1, 1, D) over H."""
+    heads, biases = cross.n_heads, []
+    for layer in (cross.w_q, cross.w_concat):
+        biases.append(layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach())
+    query, query_bias = (each.view(heads, cross.d_k, -1) * cross.d_k**-0.5 for each in (cross.w_q.weight.detach(), biases[0]))
+    concat = cross.w_concat.weight.detach().t().reshape(heads, cross.d_v, -1)
+    return query, query_bias, concat.contiguous(), biases[1].view(1, 1, -1) / heads
 
 
 def _norm(module: nn.Module) -> _Inner:

@@ -28,6 +28,7 @@ FEWEST_NARROW = ROWS // 2
 _Module = TypeVar("_Module", bound=nn.Module)
 _ALIGNED = 64  # bytes
 _SMALL = 2**17  # numbers of a matrix, up to which the simplest product takes the least time
+_TWICE = 2**21  # numbers of an output matrix, up to which it is kept once more for single rows, which are faster so than by `_Blocks`
 _SINGLE = 8  # rows by a small matrix, up to which a product of int8 is in float32, which takes less time
 _ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other processors it was not measured
     hasattr(torch.ops.mkldnn, name)  # PyTorch promises neither, and has none of them where it was built without oneDNN
@@ -145,7 +146,8 @@ class OutputProduct:
         logits = room[: len(hidden)]  # (N, V)
         if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
             self._in_bfloat16(hidden, logits)
-        elif self._blocks is not None:  # not what a measurement says is faster here: how a product rounds must not hang on one
+        elif (len(hidden) > 1 or self.weight.numel() > _TWICE) and self._blocks is not None:
+            # Not what a measurement says is faster here: how a product rounds must not hang on one.
             for start in range(0, len(hidden), ROWS):
                 torch.log_softmax(self._blocks.piece(hidden[start : start + ROWS]), -1, out=logits[start : start + ROWS])
             return logits
