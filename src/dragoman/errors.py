@@ -68,6 +68,11 @@ def option(name: str) -> str:
     return f"\0{name}\0"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, which has an s but for one of them: ``1 line``, ``2,000 lines``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def unreadable(place: Path | str, error: OSError, fault: str = "cannot be read") -> str:
     """The sentence for a file that the system does not let be read: place, cause and remedy."""
     return f"{place}: {fault}: {error.strerror or error}; {_TO_READ.get(error.errno or 0, 'give another file, or an undamaged copy')}"

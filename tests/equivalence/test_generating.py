@@ -1,7 +1,8 @@
 """Going on with text: cache = no cache, batched = alone, streamed = whole, greedy = beam 1, and what stops a continuation."""
 
+import pickle
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from dragoman.decoding.generate import Continuation, Generator
 from dragoman.decoding.generation_options import GenerationOptions
 from dragoman.decoding.likelihood import score_lines
 from dragoman.decoding.pieces import TextStream
+from dragoman.decoding.products import Precision
 from dragoman.decoding.sample import sample, sample_keys
 from dragoman.decoding.step import StepModel
 from dragoman.errors import DragomanError, UsageError
@@ -101,6 +103,13 @@ def test_b07_beams_that_change_places_take_their_memory_along(kind: str) -> None
         for found, wanted in zip(cached, plain, strict=True):
             assert [each.tokens for each in found] == [each.tokens for each in wanted]
             assert [each.score for each in found] == pytest.approx([each.score for each in wanted], abs=1e-4)
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_a_generator_in_use_can_go_to_another_process(precision: Precision) -> None:
+    generator, options = Generator(random_bundle(LLAMA), precision=precision), GenerationOptions(beam=4, max_tokens=8)
+    expected = generator.generate(PROMPTS, options)
+    assert pickle.loads(pickle.dumps(generator)).generate(PROMPTS, options) == expected
 
 
 def test_the_scores_of_a_continuation_are_those_of_the_whole_text() -> None:

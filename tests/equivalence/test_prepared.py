@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
 from dragoman.decoding import products
 from dragoman.decoding.beam import beam_search, largest
+from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
 from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product
 from dragoman.decoding.step import TransformerStep
@@ -333,6 +335,14 @@ def test_weights_that_change_are_used_as_they_are(precision: Precision) -> None:
     after = translator.translate(texts)
     assert after != before
     assert after == Translator(bundle, precision=precision).translate(texts)
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_a_translator_in_use_can_go_to_another_process(precision: Precision) -> None:
+    translator, texts = Translator(fx_rand(seed=4), precision=precision), random_sentences(10, seed=2)
+    options = SearchOptions(forbid=("ona",))
+    expected = translator.translate(texts, options=options)
+    assert pickle.loads(pickle.dumps(translator)).translate(texts, options=options) == expected
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])

@@ -34,7 +34,7 @@ def test_the_published_value_and_signature() -> None:
 
 
 def test_transposed_references_are_refused_with_both_counts() -> None:
-    with pytest.raises(DragomanError, match=r"reference set 1 has 1 lines.* 3 hypotheses"):
+    with pytest.raises(DragomanError, match=r"reference set 1 has 1 line,.* 3 hypotheses"):
         score_corpus(BLEU, HYPOTHESES, [[line] for line in REFERENCES])
 
 

@@ -74,7 +74,7 @@ def test_a_tree_over_other_words_is_an_error_that_is_left_out_and_told() -> None
     other = [*trees(1), read_tree("(S (NP (NN rain)))"), read_tree("(S (NP (NN rain)) (VP (VBZ falls)))")]
     report = score_brackets(gold, other)
     assert [(each.number, each.error) for each in report.errors] == [
-        (5, "1 words, but the gold tree has 2"),
+        (5, "1 word, but the gold tree has 2"),
         (6, "word 1 is rain, but snow in the gold tree"),
     ]
     assert report.score == score_brackets(trees(0), trees(1)).score

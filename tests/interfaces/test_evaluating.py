@@ -216,7 +216,7 @@ def test_all_of_it_as_text(run: Run, files: dict[str, Path]) -> None:
     assert "tok:moses-any+compounds" in text
     assert "Table 2" in text
     assert "exact match    0.00  % of 4 sentences\n" in text
-    assert "copied       6 words of the source, 6 of them in no reference; 1 whole sentences\n" in text
+    assert "copied       6 words of the source, 6 of them in no reference; 1 whole sentence\n" in text
     assert re.search(r"^source words +sentences +BLEU +chrF +exact match +length ratio$", text, re.M)
     assert "\nworst sentences, by chrF\n     4  " in text
     assert "seconds" not in text

@@ -337,8 +337,8 @@ def test_what_looks_wrong_with_a_run(tmp_path: Path, run: Run, monkeypatch: pyte
     assert facts["model"] is None
     assert facts["step"] == 3
     faults = (
-        *("no finished checkpoint", "1 lines of log.jsonl", "120 minutes", "did not fall", "BLEU on the validation text is 0.00"),
-        *("it failed: no room", "2 of 10 train pairs were dropped: 2 empty side"),
+        *("no finished checkpoint", "1 line of log.jsonl is no record", "120 minutes", "did not fall"),
+        *("BLEU on the validation text is 0.00", "it failed: no room", "2 of 10 train pairs were dropped: 2 empty side"),
     )
     for fault in faults:
         assert sum(fault in problem for problem in facts["problems"]) == 1, fault

@@ -124,7 +124,7 @@ def test_sentences_that_do_not_count_are_told(run: Run, tmp_path: Path, capsys: 
     out, err = capsys.readouterr()
     assert "F1 with errors" in out
     assert "when the 5 sentences that do not count have found no bracket" in out
-    assert f"5 of 8 sentences do not count, such as line 1: 1 words, but the gold tree has {len(made[0].words)}" in err
+    assert f"5 of 8 sentences do not count, such as line 1: 1 word, but the gold tree has {len(made[0].words)}" in err
 
 
 @pytest.mark.parametrize(

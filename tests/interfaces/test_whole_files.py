@@ -178,6 +178,16 @@ def test_a_file_is_summed_up_and_quiet_is_quiet(model: Path, tmp_path: Path, cap
     assert capfd.readouterr() == ("", "")
 
 
+def test_one_line_is_not_said_to_be_several(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("ona\n")
+    assert main(["translate", str(model), str(tmp_path / "text"), "-o", str(tmp_path / "out"), "--max-length", "1"]) == 0
+    assert f"{tmp_path / 'out'}: 1 line, 1 output token; " in capfd.readouterr().err
+    assert main(["evaluate", str(model), "--test", f"{tmp_path / 'text'},{tmp_path / 'out'}"]) == 0
+    out, err = capfd.readouterr()
+    assert "translating 1 sentence\n" in err
+    assert "% of 1 sentence\n" in out
+
+
 def test_many_lines_of_one_kind_are_not_all_named(capfd: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("dragoman")
     with set_up(), few_of_a_kind(3):

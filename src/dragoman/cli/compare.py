@@ -25,7 +25,7 @@ from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet, 
 from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, notify, open_output, print_json
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, counted
 from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _translated(path: Path, test: "TestSet", search: dict[str, Any], device: str
     from dragoman.evaluation.systems import translating_system
 
     translator = Translator.load(path, device=device)
-    notify(f"{path}: translating {len(test):,} sentences")
+    notify(f"{path}: translating {counted(len(test), 'sentence')}")
     return translating_system(str(path), translator, test, **search, warm_up=True, check=check)
 
 

@@ -27,7 +27,7 @@ from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
 from dragoman.data.formats.treebank import is_treebank
-from dragoman.errors import UsageError
+from dragoman.errors import UsageError, counted
 from dragoman.evaluation.measures import RESAMPLES, SEED, choose_measures
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _translated(
     bundle = translator.bundle
     test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))
     with open_output(output) if output else nullcontext() as stream:
-        notify(f"translating {len(test):,} sentences")
+        notify(f"translating {counted(len(test), 'sentence')}")
         # A type is chosen on what is translated first, before time is taken.
         system = translating_system(str(model), translator, test, warm_up=work["precision"] == "auto", check=check, **search)
         if stream:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dragoman.cli.streams import one_line
+from dragoman.errors import counted
 from dragoman.evaluation.evaluate import RANKED_BY, TestReport
 from dragoman.evaluation.measures import LABELS, Measured
 from dragoman.evaluation.pages import bucket_rows
@@ -41,7 +42,7 @@ def print_report(system: System, report: TestReport, *, most: int) -> None:
     """The scores, each with what it is; counts; scores by length; the best and the worst sentences."""
     for measured in report.scores:
         print(*_score_lines(measured), sep="\n")
-    print(f"{'exact match':<12} {report.exact_match:6.2f}  % of {len(report.sentences):,} sentences")
+    print(f"{'exact match':<12} {report.exact_match:6.2f}  % of {counted(len(report.sentences), 'sentence')}")
     if system.seconds is not None:
         speed = per_second(len(report.sentences), system.seconds)
         print(f"{'seconds':<12} {system.seconds:6.1f}  {speed:,.1f} sentences a second")
@@ -78,10 +79,13 @@ def _count_lines(system: System, report: TestReport) -> list[tuple[str, str]]:
     usual = f"in the reference {counts.repeated_in_reference:,}"
     lines = [
         ("length", f"{counts.words:,} {counts.unit} for {counts.reference_words:,} of the reference{ratio}; {counts.empty:,} empty lines"),
-        ("repeated", f"{counts.repeated:,} {counts.unit} said twice in a row, in {counts.repeating_sentences:,} sentences; {usual}"),
+        (
+            "repeated",
+            f"{counts.repeated:,} {counts.unit} said twice in a row, in {counted(counts.repeating_sentences, 'sentence')}; {usual}",
+        ),
     ]
     if counts.copied is not None:
-        whole = f"{counts.copied_sentences:,} whole sentences"
+        whole = counted(counts.copied_sentences or 0, "whole sentence")
         lines.append(
             ("copied", f"{counts.copied:,} {counts.unit} of the source, {counts.copied_wrongly:,} of them in no reference; {whole}")
         )

@@ -12,7 +12,7 @@ import typer
 
 from dragoman.cli.options import AsJson
 from dragoman.cli.streams import print_json
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, counted
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
@@ -159,7 +159,7 @@ def _run_problems(
     if not has_model and not lost:
         problems.append("there is no finished checkpoint yet")
     if broken:
-        problems.append(f"{broken} lines of log.jsonl are no records")
+        problems.append(f"{counted(broken, 'line')} of log.jsonl {'is no record' if broken == 1 else 'are no records'}")
     if record.get("error"):
         problems.append(f"it failed: {record['error']}")
     for side, reasons in record.get("dropped", {}).items():

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 from dragoman.cli.streams import notify
+from dragoman.errors import counted
 
 _TERMINAL_SECONDS, _NOTICE_SECONDS = 0.2, 60.0
 _ERASE = "\r\x1b[K"
@@ -54,11 +55,11 @@ class Progress(logging.Handler):
         lines, tokens = self.lines - self._before[0], self.tokens - self._before[2]
         rates = f"{lines / seconds:,.0f} lines and {tokens / seconds:,.0f} tokens a second" if seconds else "at once"
         earlier = f" ({self._before[0]:,} of the lines before)" if self._before[0] else ""
-        return f"{self.lines:,} lines, {self.tokens:,} output tokens{earlier}; {seconds:.1f} seconds, {rates}"
+        return f"{counted(self.lines, 'line')}, {counted(self.tokens, 'output token')}{earlier}; {seconds:.1f} seconds, {rates}"
 
     def _sentence(self, now: float) -> str:
         rate = (self.lines - self._before[0]) / max(now - self._start, 1e-9)
-        parts = [f"{self.lines:,} lines"]
+        parts = [counted(self.lines, "line")]
         if self.total:
             parts.append(f"{min(100 * self.size / self.total, 100):.1f} %")
         parts.append(f"{rate:,.0f} lines/s")

@@ -13,7 +13,7 @@ from dragoman.cli.options import Alpha, Device, ModelPath, Quiet, TestPaths
 from dragoman.cli.score_lines import print_scores
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, json_line, notify, one_line, print_json
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, counted
 
 if TYPE_CHECKING:
     from dragoman.decoding.score import Perplexity, Scored
@@ -96,8 +96,8 @@ def _conclude(total: "Perplexity", named: dict[str, Any], *, asked: bool, as_jso
     """Print the perplexity, or say it on standard error where nobody asked."""
     if not asked:
         notify(
-            f"perplexity {total.per_token:.3f} a token ({total.tokens:,} tokens), {total.per_word:.3f} a word ({total.words:,} words), "
-            f"one end for each of {total.pairs:,} pairs among them"
+            f"perplexity {total.per_token:.3f} a token ({counted(total.tokens, 'token')}), {total.per_word:.3f} a word "
+            f"({counted(total.words, 'word')}), one end for each of {counted(total.pairs, 'pair')} among them"
         )
     elif as_json:
         print_json({**named, **_facts(total)})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.cli.streams import few_of_a_kind, json_line, notify, one_line, print_json
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, counted
 
 if TYPE_CHECKING:
     from dragoman.bundle import Bundle
@@ -49,9 +49,9 @@ def print_scores(
     facts = _facts(total)
     if not perplexity:
         notify(
-            f"{'' if ends else 'pseudo-'}perplexity {total.per_token:.3f} a token ({total.tokens:,} tokens), {total.per_word:.3f} a word "
-            f"({total.words:,} words), {total.per_byte:.3f} a byte ({total.bytes:,} bytes)"
-            + (f", one end for each of {total.pairs:,} lines among them" if ends else "")
+            f"{'' if ends else 'pseudo-'}perplexity {total.per_token:.3f} a token ({counted(total.tokens, 'token')}), "
+            f"{total.per_word:.3f} a word ({counted(total.words, 'word')}), {total.per_byte:.3f} a byte ({counted(total.bytes, 'byte')})"
+            + (f", one end for each of {counted(total.pairs, 'line')} among them" if ends else "")
         )
     elif as_json:
         print_json({"model": model, "test": files, **facts})

@@ -15,7 +15,7 @@ from dragoman.cli.stops import terminable
 from dragoman.cli.streams import notify, open_output, print_json
 from dragoman.data.formats.treebank import SUFFIXES, is_treebank, read_tree, read_trees, trees_of
 from dragoman.data.trees import Tree
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, counted
 
 if TYPE_CHECKING:
     from dragoman.evaluation.brackets import BracketReport, ParsedSentence
@@ -70,7 +70,7 @@ def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree], check: Callable[[], 
     search: dict[str, Any] = {name: asked[name] for name in ("beam", "alpha", "max_length")}
     trees_alone = SearchOptions(tree=True)
     sentences = [" ".join(tree.words) for tree in gold]
-    notify(f"parsing {len(gold):,} sentences")
+    notify(f"parsing {counted(len(gold), 'sentence')}")
     if asked["precision"] == "auto":
         translator.translate(sentences[:WARM_UP], options=trees_alone, check=check, **search)  # before time is taken
     start = time.perf_counter()

@@ -19,7 +19,7 @@ from dragoman.cli.streams import RECORD_SUFFIX, partial_of
 from dragoman.cli.tally import Tally
 from dragoman.cli.windows import Window
 from dragoman.decoding.options import Precision
-from dragoman.errors import DragomanError, UsageError, unreadable, unwritable
+from dragoman.errors import DragomanError, UsageError, counted, unreadable, unwritable
 from dragoman.files import publish, write_file
 
 try:
@@ -126,7 +126,7 @@ class Unfinished:
         partial = partial_of(self.paths["output"])
         if record is not None and record["lines"] and partial.exists():
             raise DragomanError(
-                f"{partial}: holds the first {record['lines']:,} lines of an unfinished translation; "
+                f"{partial}: holds the first {counted(record['lines'], 'line')} of an unfinished translation; "
                 "go on with it by --resume, or remove it"
             )
         if record is None:

@@ -25,7 +25,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.formats.lines import count_lines, read_lines
 from dragoman.data.formats.pairs import read_pairs
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, counted
 from dragoman.files import new_folder
 
 FORMAT_VERSION = 1
@@ -80,7 +80,10 @@ def read_aligned(spec: str, source: str, target: str, path: Path | None) -> Iter
     for number, (pair, line) in enumerate(zip_longest(pairs, read_lines(path)), start=1):
         if pair is None or line is None:
             found, given = number - 1 + (pair is not None) + sum(1 for _ in pairs), count_lines(path)
-            raise DragomanError(f"{path}: {given} lines for the {found} pairs of {spec}; give one line for each pair, empty for no link")
+            raise DragomanError(
+                f"{path}: {counted(given, 'line')} for the {counted(found, 'pair')} of {spec}; "
+                "give one line for each pair, empty for no link"
+            )
         yield pair, parse_links(line, pair, place=f"{path}, line {number}")
 
 

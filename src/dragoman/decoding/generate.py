@@ -99,6 +99,10 @@ class Generator:
         check_products(precision, self._device)
         self._made: dict[int | None, StepModel[Any]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: all but what this one has laid out for its searches, which that one will do for itself."""
+        return self.__dict__ | {"_made": {}}
+
     @classmethod
     def load(
         cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = (), precision: Precision = "fp32"

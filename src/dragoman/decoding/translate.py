@@ -28,7 +28,7 @@ from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, LineError, UsageError, of_line, option
+from dragoman.errors import DragomanError, LineError, UsageError, counted, of_line, option
 from dragoman.model import EncoderDecoder
 
 _log = logging.getLogger("dragoman")
@@ -110,6 +110,10 @@ class Translator:
         self._checked: SearchOptions | None = None
         self._made: tuple[object, StepModel[Any]] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to another process: all but what this one has laid out for its searches, which that one will do for itself."""
+        return self.__dict__ | {"_made": None}
+
     @classmethod
     def load(
         cls, path: str | Path, *, device: str = "auto", ensemble: Sequence[str | Path] = (), precision: AskedPrecision = "fp32"
@@ -158,7 +162,7 @@ class Translator:
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch, check=check)
         if prefixes is not None and len(prefixes) != len(texts):
-            raise UsageError(f"{len(prefixes)} prefixes for {len(texts)} texts; give one for each, empty where there is none")
+            raise UsageError(f"{len(prefixes)} prefixes for {counted(len(texts), 'text')}; give one for each, empty where there is none")
         if prefixes is not None and options.tree:
             raise UsageError(
                 f"{option('tree')} with prefixes: a beginning could leave no tree over the source's words; leave one of the two out"

@@ -17,7 +17,7 @@ from itertools import accumulate
 import numpy as np
 
 from dragoman.data.trees import WORD, Tree
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, counted
 from dragoman.evaluation.measures import RESAMPLES, SEED, Interval
 
 PUNCTUATION = (",", ":", "``", "''", ".")
@@ -218,9 +218,9 @@ def _cross(one: Bracket, other: Bracket) -> bool:
 def _difference(gold: Sequence[str], words: Sequence[str], counts: Sequence[bool]) -> str:
     """Why these are not the words of the gold tree, of which those that count must be the same; empty when they are."""
     if len(gold) != len(words):
-        return f"{len(words)} words, but the gold tree has {len(gold)}"
-    for place, (ours, theirs, counted) in enumerate(zip(gold, words, counts, strict=True), start=1):
-        if counted and ours != theirs:
+        return f"{counted(len(words), 'word')}, but the gold tree has {len(gold)}"
+    for place, (ours, theirs, counts_here) in enumerate(zip(gold, words, counts, strict=True), start=1):
+        if counts_here and ours != theirs:
             return f"word {place} is {theirs}, but {ours} in the gold tree"
     return ""
 

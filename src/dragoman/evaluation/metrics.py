@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, counted
 
 TOKENIZERS = ("13a", "none", "intl", "zh", "char", "ja-mecab", "ko-mecab")
 _FETCHED = ("spm", "flores101", "flores200", "spBLEU-1K")
@@ -52,7 +52,7 @@ def check_counts(hypotheses: Sequence[str], references: Sequence[Sequence[str]])
     for number, lines in enumerate(references, start=1):
         if len(lines) != len(hypotheses):
             raise DragomanError(
-                f"reference set {number} has {len(lines)} lines, but there are {len(hypotheses)} hypotheses; "
+                f"reference set {number} has {counted(len(lines), 'line')}, but there are {len(hypotheses):,} hypotheses; "
                 "give one line for each hypothesis, and one list for each set of references"
             )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.data.formats.lines import read_lines
 from dragoman.data.formats.pairs import corpus_files, read_pairs
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, counted
 
 if TYPE_CHECKING:
     from dragoman.data.tokenizer import Tokenizer
@@ -52,7 +52,9 @@ def read_test_set(specs: Sequence[str], references: Sequence[Path], languages: t
     (first, lines), *others = named
     for name, each in others:
         if len(each) != len(lines):
-            raise DragomanError(f"{name}: {len(each):,} lines, but {first} has {len(lines):,}; a reference has one line for each sentence")
+            raise DragomanError(
+                f"{name}: {counted(len(each), 'line')}, but {first} has {len(lines):,}; a reference has one line for each sentence"
+            )
     sources = [text for text, _ in pairs] if specs else None
     return TestSet(sources, [each for _, each in named])
 
@@ -76,7 +78,9 @@ def read_reference(path: Path) -> list[str]:
 def check_length(place: str, hypotheses: Sequence[str], test: TestSet) -> None:
     """Raise DragomanError that names ``place``, with both counts, unless there is one hypothesis for each sentence of the test set."""
     if len(hypotheses) != len(test):
-        raise DragomanError(f"{place}: {len(hypotheses):,} lines, but the test set has {len(test):,}; give one line for each sentence")
+        raise DragomanError(
+            f"{place}: {counted(len(hypotheses), 'line')}, but the test set has {len(test):,}; give one line for each sentence"
+        )
 
 
 def _check_languages(spec: str, languages: tuple[str, str] | None) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from dragoman.data.formats.lines import COMPRESSED, read_lines
 from dragoman.data.formats.treebank import is_treebank, read_trees
 from dragoman.data.trees import linearise
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, counted
 
 PREVIEW = 60  # characters of a line in a message
 
@@ -112,7 +112,7 @@ def _field(record: Any, language: str, place: str) -> str:
 
 def _unequal(source: Path, target: Path) -> str:
     source_lengths, target_lengths = (np.fromiter((len(line) for line in read_lines(path)), np.int32) for path in (source, target))
-    counts = f"{source} has {len(source_lengths)} lines but {target} has {len(target_lengths)}"
+    counts = f"{source} has {counted(len(source_lengths), 'line')} but {target} has {len(target_lengths):,}"
     shorter, longer = sorted((source_lengths, target_lengths), key=len)
     if not len(shorter):
         return f"{counts}; a corpus has at least one pair of lines"
