@@ -405,9 +405,9 @@ def test_the_learning_rate_is_marked_on_the_runs_own_curve(run: Callable[..., st
     out = tmp_path / "page.html"
     run("explain", folder, TEXT, "--html", out)
     text = out.read_text(encoding="utf-8")
-    assert "Learning rate, over steps: equation (3), as trained, this model" in text
+    assert "Learning rate, over steps: as trained, equation (3), this model" in text
     run("explain", folder / "checkpoints" / "step-000700", TEXT, "--html", out)
-    assert "Learning rate, over steps: equation (3), as trained, this model" in out.read_text(encoding="utf-8")
+    assert "Learning rate, over steps: as trained, equation (3), this model" in out.read_text(encoding="utf-8")
 
 
 def test_a_model_is_not_written_over(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
         (float(each), paper_rate(each, d_model=d_model, warmup_steps=training.warmup_steps)) for each in range(1, end, max(1, end // 200))
     ]
     here = next((rate for each, rate in rates if each == step), own)
-    curves = {"equation (3)": curve, **({"as trained": rates} if rates else {})}
+    curves = {**({"as trained": rates} if rates else {}), "equation (3)": curve}  # in the order, and so the colours, of a report
     return Step(
         19, "The learning rate", "5.3", "3",
         f"The rate grows in a straight line for the first {training.warmup_steps:,} steps, the warm-up, and then falls with the square "
