@@ -61,7 +61,7 @@ def test_a_stream_ends_with_the_translation_and_never_takes_back_what_is_stable(
     names = [event["event"] for event in events]
     data = [json.loads(event["data"]) for event in events]
     assert names == ["start", *["step"] * (len(names) - 2), "done"]
-    assert data[0]["sentences"] == [{"source": sentence, "pieces": WORDS[:6]}]
+    assert data[0]["sentences"] == [{"source": sentence, "pieces": WORDS[:6], "unk": []}]
     assert data[-1] == whole
     steps = data[1:-1]
     assert [step["i"] for step in steps] == list(range(1, len(steps) + 1))

@@ -250,6 +250,7 @@ def test_models_of_one_text_are_looked_into_by_their_names(
     assert len(expected.pop("paper")) == steps
     del expected["focus"]
     assert without(found, "id") == without(expected)
+    assert found["read"] == (found["source"]["pieces"] if name == "decoder-only" else [])  # what a decoder has read
     assert len(server.get(f"/api/v1/walk/{found['id']}").json["steps"]) == steps
 
 

@@ -82,6 +82,19 @@ def test_an_address_is_read_and_written(modules: Any) -> None:
     assert module(modules, "main", "return m.placeIn(a).view", "#view=secret") == "translate"
 
 
+@pytest.mark.parametrize(
+    ("pieces", "text", "begun"),
+    [
+        (["Ein", " ro", "tes", " Rad", "</s>"], "Ein rotes Rad", "Ein ro X"),
+        (["ein", "ro@@", "tes", "rad", "</s>"], "ein rotes rad", "ein ro@@ X"),  # a prefix is in pieces, as the text of such a model is
+        (["ein", "\\xc3", "\\xb6", "rad", "</s>"], "ein ö rad", None),
+    ],
+)
+def test_another_piece_goes_on_from_those_before_it(modules: Any, pieces: list[str], text: str, begun: str | None) -> None:
+    piece = " X" if pieces[1].startswith(" ") else "X"
+    assert module(modules, "steps", "return m.beginning(a[0], 2, a[1])", [{"target": {"pieces": pieces, "text": text}}, piece]) == begun
+
+
 def test_every_pair_and_every_model_can_be_chosen() -> None:
     from dragoman.serve.models import Models
 

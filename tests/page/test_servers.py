@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.bundle import save_bundle
 from language_models import BERT, GPT, WORDS, random_bundle
-from page_browser import TEXT, faults_of, module, write_run
+from page_browser import TEXT, faults_of, module, translate, write_run
 from serving import Client, serving
 
 Opens = Callable[..., Any]
@@ -151,6 +151,29 @@ def test_a_run_without_a_checkpoint_shows_its_curves(open_page: Opens, tmp_path:
         page.click("nav a:text('Run')")
         page.wait_for_selector("#run svg")
         assert page.inner_text("#run h2") == "young: en-de"
+
+
+def test_while_the_server_is_slow_nothing_of_the_sentence_before_is_left(open_page: Opens) -> None:
+    held: list[Any] = []
+    page = open_page()
+    translate(page, TEXT)
+    assert page.inner_text("#status").endswith("tokens")
+    page.route("**/api/v1/stream", lambda route: held.append(route))
+    page.fill("#text", "rem tilu")
+    page.click("#go")
+    page.wait_for_selector("#stop:enabled")
+    assert [page.inner_text(place) for place in ("#status", ".said", "#pieces")] == ["", "", ""]
+    page.click("#stop")
+    page.wait_for_selector("#status:has-text('Stopped after')")
+
+
+def test_an_unknown_piece_is_marked_where_nothing_is_looked_into(open_page: Opens, toy: Path) -> None:
+    with serving(toy, device="cpu", explain=False) as client:
+        page = open_page(client=client)
+        page.fill("#text", "rem nowhere tilu")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_selector("#pieces button")
+        assert page.locator("#pieces .unknown.token").all_inner_texts() == ["<unk>"]
 
 
 def test_a_late_list_of_runs_takes_no_place(open_page: Opens, toy: Path) -> None:

@@ -160,7 +160,7 @@ class Explanation:
             },
             "source": self.source.record(),
             "target": self.target.side.record(),
-            "read": list(self.read),
+            "read": list(self.read) if "decoder" in self.kinds else [],
             "kinds": {kind: self._kind(kind) for kind in self.kinds},
             **self._search(),
             "steps": self.target.steps(tokenizer, top_k),

@@ -1,7 +1,8 @@
 """POST /api/v1/stream: a translation as it is being found, step by step, as server-sent events.
 
-``start`` has the source pieces; ``step`` the best translation so far, how much of it can no longer change, and the beam; ``done`` is the
-object of `/api/v1/translate`, or ``error`` says what went wrong. Nothing of a search is kept when the client goes away.
+``start`` has the source pieces and which are unknown; ``step`` the best translation so far, how much of it can no longer change, and the
+beam; ``done`` is the object of `/api/v1/translate`, or ``error`` says what went wrong. Nothing of a search is kept when the client goes
+away.
 """
 
 import asyncio
@@ -98,12 +99,14 @@ class _Stream:
 
     def _start(self) -> dict[str, Any]:
         texts = [sentence.text for sentence in sentences_of(self.document)]
-        pieces: list[list[str]] = []
+        sentences: list[dict[str, Any]] = []
         if self.hops:
             tokenizer = self.hops[0].model.translator.bundle.source_tokenizer
-            pieces = [[tokenizer.token(token) for token in ids] for ids in tokenizer.encode_batch(texts)]
+            for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+                unknown = [place for place, token in enumerate(ids) if token == tokenizer.unk]
+                sentences.append({"source": text, "pieces": [tokenizer.token(token) for token in ids], "unk": unknown})
         return {
-            "sentences": [{"source": text, "pieces": own} for text, own in zip(texts, pieces, strict=bool(pieces))],
+            "sentences": sentences,
             "models": [{"run": hop.model.name, "step": hop.model.step} for hop in self.hops],
             **({"detected": self.detected.document()} if self.detected else {}),
         }

@@ -71,7 +71,7 @@ async function loadModels() {
   }
 }
 
-/** Fills the list. What is chosen stays chosen, for it is what is asked; when the server has it no longer, the list says so. */
+/** Fills the list. What is chosen stays chosen; when the server has it no longer, the list says so. */
 function offer(choices) {
   const before = list.value, label = list.selectedOptions[0]?.label.replace(GONE, "");
   const options = choices.map(({ label, ...choice }) => h("option", { value: JSON.stringify(choice) }, label));

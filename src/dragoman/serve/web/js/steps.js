@@ -54,10 +54,10 @@ function another(explanation, at, piece, place) {
     : h("button", { id: `use-${place + 1}`, "aria-label": `Use this instead: ${shown(piece)}`, onclick }, "Use this instead");
 }
 
-/** The text that ends with another piece at a step; null where pieces make no text: of an end token, and of a part of a character. */
+/** The text that ends with another piece at a step; null where pieces make no text: an end token, a part of a character. */
 export function beginning({ target: { pieces, text } }, at, piece) {
   const special = (each) => /^<.*>$/.test(each), words = special(pieces.at(-1)) ? pieces.slice(0, -1) : pieces;
-  const glue = ["", " "].find((each) => words.join(each).trim() === text.trim());
+  const glue = ["", " "].find((each) => words.join(each).replace(/@@ /g, "").trim() === text.trim());
   if (glue === undefined || special(piece) || /\\x[0-9a-f]{2}/.test(piece)) return null;
   return [...words.slice(0, at), piece].join(glue).trimStart();
 }

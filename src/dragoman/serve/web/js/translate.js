@@ -4,7 +4,7 @@ import { secret, stream } from "./api.js";
 import { fill, find, h, number, shown } from "./dom.js";
 import { choose, look, set, state } from "./state.js";
 
-const SHORT = 64; // tokens of a sentence that is looked into at once; longer ones are when a view wants them
+const SHORT = 64; // tokens of a sentence looked into at once; longer ones when a view wants them
 const form = find("translate").firstElementChild, { text, beam, alpha, key, go, stop } = form.elements;
 const output = form.querySelector(".said"), refusal = find("refusal"), status = find("status"), detail = find("detail");
 let going = new AbortController();
@@ -35,7 +35,6 @@ function newModel(state) {
   ({ model, pair } = state);
   const single = model && !pair;
   halt();
-  said = {};
   find("search").hidden = single;
   fill(go, single ? "Look inside" : "Translate");
   beam.value = model?.beam ?? "";
@@ -43,9 +42,15 @@ function newModel(state) {
   text.lang = pair?.source ?? "";
   output.lang = pair?.target ?? "";
   fill(refusal);
-  fill(status);
-  fill(output, single && `${model.run} is ${model.architecture}: it reads one text and translates nothing. `
+  clear(single && `${model.run} is ${model.architecture}: it reads one text and translates nothing. `
     + "Attention, Steps and Paper show what it makes of a text.");
+}
+
+function clear(note) {
+  said = {};
+  fill(status);
+  fill(output, note);
+  showPieces();
 }
 
 async function start() {
@@ -69,8 +74,7 @@ async function translate() {
     stop.disabled = !is;
     output.ariaBusy = String(is); // read aloud when it is whole
   };
-  said = {};
-  fill(output);
+  clear();
   runs(true);
   try {
     for await (const { event, data } of stream("api/v1/stream", { q: text.value, ...pair, ...state.options }, signal)) {
@@ -137,7 +141,7 @@ function showPieces() {
 
 const pieces = (title, lang, children) => [h("h2", title), h("p.tokens", { dir: "auto", lang }, children)];
 
-/** It says its facts when it is pointed at or reached by keys, and leads on to a view. */
+/** Says its facts when pointed at or reached by keys, and leads to a view. */
 function button(name, piece, mark, facts, place, p) {
   const title = `${name}: “${piece}”${facts}`, onfocus = () => fill(detail, title), onclick = () => state.inside && set(place);
   return h(`button.token.${mark}`, { title, "--p": p, onclick, onfocus, onmouseenter: onfocus }, shown(piece));
