@@ -96,9 +96,6 @@ def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
     """The ``beam`` continuations of the highest log-probability, the best first; log_probs (B, K, V)."""
     # A continuation among the best of all is among the best of its own row.
     token_scores, tokens = largest(log_probs, min(beam, log_probs.size(2)))  # (B, K, k)
-    if token_scores.size(1) == 1:
-        scores, only = token_scores[:, 0], tokens[:, 0]
-        return Chosen(live.total + scores, scores, torch.zeros_like(only), only)
     totals = (live.total[..., None] + token_scores).flatten(1)  # (B, K·k) §6.1 totals = log P so far + log p of the token
     total, place = totals.topk(min(beam, totals.size(1)))  # (B, K) with the new K
     return Chosen(total, token_scores.flatten(1).gather(1, place), place // tokens.size(2), tokens.flatten(1).gather(1, place))
