@@ -282,6 +282,25 @@ def test_a_model_that_cannot_fit_is_refused_with_the_setting_to_change(
     assert list(checkpoints(run)) == [2]  # nothing of a run that was is lost
 
 
+@pytest.mark.parametrize("budget", [60, "auto"])
+def test_of_a_model_that_cannot_fit_nothing_is_measured(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, budget: object
+) -> None:
+    """Its layers would fill the memory before the refusal: which type is faster is measured on one of them."""
+
+    def measure(*_: int) -> float:
+        raise AssertionError
+
+    monkeypatch.setattr("dragoman.training.precision.bfloat16_time", measure)
+    for place in ("preflight", "budget"):
+        monkeypatch.setattr(f"dragoman.training.{place}.free_memory", lambda device: 50_000)
+    settings = {"training__precision": "auto", "training__batch_tokens": budget}
+    assert train(tmp_path / "run", data, "--quiet", "--max-steps", "2", **settings) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "parameters does not fit: training needs about" in line
+    assert not (tmp_path / "run").exists()
+
+
 def test_where_the_system_does_not_tell_nothing_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

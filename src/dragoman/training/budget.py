@@ -21,8 +21,7 @@ from dragoman.errors import DragomanError
 from dragoman.model.build import build_model
 from dragoman.training.distributed import ALONE, Ranks
 from dragoman.training.log import RunLog
-from dragoman.training.precision import compute_dtype
-from dragoman.training.preflight import estimate_memory
+from dragoman.training.preflight import estimate_memory, products_will_be_narrow
 from dragoman.training.run import Prepared
 from dragoman.training.state import Progress
 from dragoman.training.totals import Totals
@@ -88,9 +87,10 @@ def _find(prepared: Prepared, device: torch.device, ranks: Ranks) -> int:
     free = free_memory(device)
     if free is None:
         return most
-    narrow = compute_dtype(config, device) != torch.float32
+    free = free // ranks.local_size if device.type == "cpu" else free
     shards = ranks.size if training.shard else 1
-    room = _SAFE_ON_CPU * (free // ranks.local_size if device.type == "cpu" else free)
+    narrow = products_will_be_narrow(config, device, free=free, shards=shards)
+    room = _SAFE_ON_CPU * free
 
     def fits(budget: int) -> bool:
         sizes, longest = np.array([rows(budget) * least]), np.array([least])

@@ -102,11 +102,11 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ra
     if training.accumulate < ranks.size:  # no rank has a whole batch
         rows = sizes // longest
         sizes = longest * -(-rows // ranks.size)
-    narrow, shards = compute_dtype(config, device) != torch.float32, ranks.size if training.shard else 1
-    memory = estimate_memory(config.model, sizes, longest, narrow=narrow, on_cpu=device.type == "cpu", shards=shards)
-    free = free_memory(device)
+    free, shards = free_memory(device), ranks.size if training.shard else 1
     if free is not None and device.type == "cpu":
         free //= ranks.local_size
+    narrow = products_will_be_narrow(config, device, free=free, shards=shards)
+    memory = estimate_memory(config.model, sizes, longest, narrow=narrow, on_cpu=device.type == "cpu", shards=shards)
     if free is not None and memory.total > free and not (found and device.type == "cuda" and shards == 1):
         raise DragomanError(_too_large(config, memory, free, int(longest.max()), narrow=narrow, device=device, shards=shards))
     source_lengths, target_lengths = _lengths(corpus, weights, training)
@@ -124,6 +124,16 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ra
         budget=training.batch_budget if found else None,
         warnings=at_the_end(training),
     )
+
+
+def products_will_be_narrow(config: Config, device: torch.device, *, free: int | None, shards: int) -> bool:
+    """Whether a training's products have two bytes a number. To measure what is faster takes a layer's memory, and long for a wide one, so
+    of a model that does not fit with one token it is not asked: False.
+    """
+    one = np.ones(1, np.int64)
+    if free is not None and estimate_memory(config.model, one, one, on_cpu=device.type == "cpu", shards=shards).total > free:
+        return config.training.precision in ("bf16", "fp16")
+    return compute_dtype(config, device) != torch.float32
 
 
 def _lengths(corpus: Corpus, weights: Sequence[float], training: TrainingConfig) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
