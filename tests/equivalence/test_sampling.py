@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from dragoman.decoding.beam import Hypothesis
 from dragoman.decoding.mbr import chrf_of_pairs, expected_chrf
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.rules import MinimumLength, NoRepeatedNgram
-from dragoman.decoding.sample import draw, sample, uniform
+from dragoman.decoding.sample import draw, mixed, sample, uniform
 from dragoman.decoding.translate import Translator
 from dragoman.errors import UsageError
 from small_bundles import fx_rand, random_sentences
@@ -23,19 +24,24 @@ CPU = torch.device("cpu")
 PROBABILITIES = torch.tensor([0.1, 0.4, 0.0, 0.3, 0.2])
 
 
-def drawn(temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, numbers: int = 1000) -> list[float]:
-    """The share of each token when the uniform numbers are spread evenly."""
-    even = (torch.arange(numbers, dtype=torch.double) + 0.5) / numbers
-    tokens = draw(PROBABILITIES.log().expand(numbers, -1).clone(), even, temperature=temperature, top_k=top_k, top_p=top_p)
-    return (torch.bincount(tokens, minlength=5) / numbers).tolist()
+def drawn(probabilities: torch.Tensor, numbers: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> torch.Tensor:
+    """The share of each token in as many draws."""
+    tokens = [
+        draw(probabilities.log().expand(len(some), -1).clone(), mixed(some, 1), temperature=temperature, top_k=top_k, top_p=top_p)
+        for some in torch.arange(numbers).split(2000)
+    ]
+    return torch.bincount(torch.cat(tokens), minlength=len(probabilities)) / numbers
 
 
 def test_golden_splitmix64() -> None:
     keys = torch.tensor([0, 0x9E3779B97F4A7C15 - 2**64])
     first, second = 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4  # the generator's first two numbers from seed 0
-    assert uniform(keys, 1).tolist() == [(first >> 12) / 2**52, (second >> 12) / 2**52]
+    assert mixed(keys, 1).tolist() == [first - 2**64, second]
+    assert uniform(keys, torch.tensor([1, 0])).tolist() == [((first >> 12) + 0.5) / 2**52] * 2  # the second key is the first a step later
+    ends = torch.tensor([-1, 0])
+    assert ((ends >> 12 & (1 << 52) - 1).double() + 0.5).div(2**52).tolist() == [1 - 2**-53, 2**-53]
     numbers = uniform(torch.arange(20_000), 3)
-    assert float(numbers.min()) >= 0
+    assert float(numbers.min()) > 0
     assert float(numbers.max()) < 1
     assert float(numbers.mean()) == pytest.approx(0.5, abs=0.01)
     assert float(numbers.var()) == pytest.approx(1 / 12, abs=0.003)
@@ -63,7 +69,32 @@ def test_golden_splitmix64() -> None:
     ids=str,
 )
 def test_golden_draws(asked: dict[str, float], expected: list[float]) -> None:
-    assert drawn(**asked) == pytest.approx(expected, abs=0.0021)  # type: ignore[arg-type]
+    found = drawn(PROBABILITIES, 200_000, **asked).tolist()  # type: ignore[arg-type]
+    assert found == pytest.approx(expected, abs=0.004)
+    assert [share > 0 for share in found] == [share > 0 for share in expected]
+
+
+def test_many_tokens_come_as_often_as_they_are_probable() -> None:
+    """The less probable ones, which run as one at first, too."""
+    probabilities = torch.arange(1.0, 2001.0).flip(0) ** -1.1
+    order = torch.randperm(2000, generator=torch.Generator().manual_seed(1))
+    probabilities = (probabilities / probabilities.sum())[order]
+    found = drawn(probabilities, 40_000)
+    rank = probabilities.argsort(descending=True)
+    for first, last in ((0, 1), (1, 4), (4, 64), (64, 200), (200, 700), (700, 2000)):
+        expected = float(probabilities[rank[first:last]].sum())
+        assert float(found[rank[first:last]].sum()) == pytest.approx(expected, abs=4 * (expected * (1 - expected) / 40_000) ** 0.5)
+
+
+def test_the_last_digits_of_probabilities_change_no_draw() -> None:
+    """As they differ by what shares the batch."""
+    generator = torch.Generator().manual_seed(2)
+    for asked in ({}, {"top_k": 40}, {"top_p": 0.9}):
+        log_probs = (3 * torch.randn(2000, 8000, generator=generator)).log_softmax(1)
+        other = log_probs + 1e-6 * torch.randn(log_probs.shape, generator=generator)
+        seeds = mixed(torch.arange(2000), 7)
+        more: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | asked
+        assert torch.equal(draw(log_probs, seeds, **more), draw(other, seeds, **more))
 
 
 def samples(
@@ -221,7 +252,7 @@ def test_options_that_do_not_go_with_the_search_are_usage_errors() -> None:
         ({"beam": 4, "options": SearchOptions(diverse_groups=3)}, "diverse_groups=3 with beam=4"),
         ({"max_length": "1.5"}, "max_length=1.5"),
         ({"max_length": 3, "options": SearchOptions(min_length=4)}, "line 1: min_length asks for 4 tokens and at most 3 are allowed"),
-        ({"prefixes": ["ona", "bek"]}, "2 prefixes for 1 texts"),
+        ({"prefixes": ["ona", "bek"]}, "2 prefixes for 1 text;"),
     ]:
         with pytest.raises(UsageError, match=fault):
             translator.translate(["ona bek"], **settings_)  # type: ignore[arg-type]

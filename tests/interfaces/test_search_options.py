@@ -65,7 +65,8 @@ def test_each_option_reaches_the_search(run, model: Path) -> None:  # type: igno
 
 def test_n_best_for_each(run) -> None:  # type: ignore[no-untyped-def]
     for options in (["--beam", "4"], ["--beam", "4", "--diverse-groups", "2"], ["--beam", "4", "--diverse-groups", "4", "--diversity", "3"],
-                    ["--sample", "--samples", "20"], ["--mbr", "chrf"], ["--require", "nur"], ["--forbid", "ona"]):  # fmt: skip
+                    ["--sample", "--samples", "20", "--min-length", "2"], ["--mbr", "chrf", "--min-length", "2"],
+                    ["--require", "nur"], ["--forbid", "ona"]):  # fmt: skip
         status, lines, err = run("--n-best", "2", *options)
         assert status == 0, err
         columns = [line.split("\t") for line in lines if line.split("\t")[2]]

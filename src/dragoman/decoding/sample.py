@@ -2,7 +2,8 @@
 
 Shapes:  B sentences   S samples of each   N rows, one an unfinished sample   V target vocabulary   n tokens so far, end token included
 
-A row has its own stream of random numbers, a function of its key and the step: what shares its batch changes nothing.
+A row has its own random numbers, one for each token, a function of its key, the step and the token: what shares the batch changes nothing,
+and the last digits of probabilities, which it may change, decide only where two tokens come out even.
 """
 
 import hashlib
@@ -11,11 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.decoding.beam import Hypothesis, length_penalty
+from dragoman.decoding.beam import Hypothesis, largest, length_penalty
 from dragoman.decoding.rules import Rule, only_end
 from dragoman.decoding.step import State, StepModel
+
+_RUNNERS = 64  # of the most probable tokens: one of them mostly wins
+_NUCLEUS = 256  # of the most probable tokens: they mostly hold all of ``top_p``
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def sampling_steps(
         for rule in rules:
             rule(log_probs, seen, sentence[row])
         only_end(log_probs, limit[sentence[row]] == n, eos)
-        tokens = draw(log_probs, uniform(key[row], n), temperature=temperature, top_k=top_k, top_p=top_p)  # (N,)
+        tokens = draw(log_probs, mixed(key[row], n), temperature=temperature, top_k=top_k, top_p=top_p)  # (N,)
         score = log_probs.gather(1, tokens[:, None])  # (N, 1)
         seen, token_scores = torch.cat((seen, tokens[:, None]), 1), torch.cat((token_scores, score), 1)
         impossible = ~(score[:, 0] > -math.inf)
@@ -130,39 +135,81 @@ def _by_sentence(drawn: dict[int, Hypothesis], counts: Sequence[int]) -> list[li
     return found
 
 
-def draw(log_probs: Tensor, numbers: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """One token (N,) of each row, drawn by a uniform number (N,) from [0, 1).
+def draw(log_probs: Tensor, seeds: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """One token (N,) of each row of log_probs (N, V), as the row's 64-bit seed (N,) has it.
 
     Probabilities are raised to 1 / ``temperature`` first; 0 is the most probable token. Then the ``top_k`` most probable tokens stay, 0
     for all; then the fewest most probable ones whose probabilities, the tokens left out before not counted, sum to ``top_p`` or more:
     always one at least.
     """
-    most = log_probs.amax(1, keepdim=True)  # (N, 1)
     if temperature == 0:
         return log_probs.argmax(1)
+    most = log_probs.amax(1, keepdim=True)  # (N, 1)
     # The largest becomes 0 before the division, so that no temperature is too small; a row of -∞ stays one of equals.
-    scaled = (log_probs - torch.where(most > -math.inf, most, 0)).double() / temperature  # (N, V)
-    order = None
-    width = min(top_k or scaled.size(1), scaled.size(1))
-    if width < scaled.size(1) or top_p < 1:
-        scaled, order = scaled.topk(width) if width < scaled.size(1) else scaled.sort(dim=1, descending=True, stable=True)
-    probs = scaled.softmax(1).nan_to_num(0.0)
+    scaled = log_probs - torch.where(most > -math.inf, most, 0)  # (N, V)
+    if temperature != 1:
+        scaled = (scaled.double() / temperature).to(scaled.dtype)
+    tokens = None
+    if 0 < top_k < scaled.size(1):
+        scaled, tokens = scaled.topk(top_k)  # (N, k)
     if top_p < 1:
-        before = probs.cumsum(1) - probs  # (N, k) probability of the better tokens
-        probs[:, 1:] = probs[:, 1:].masked_fill(before[:, 1:] >= top_p, 0)
-    reached = probs.cumsum(1)  # (N, k)
-    place = torch.searchsorted(reached, (numbers * reached[:, -1])[:, None], right=True)[:, 0]  # (N,)
-    place = place.clamp(max=probs.size(1) - 1)  # only a row without any probability goes beyond
-    return place if order is None else order.gather(1, place[:, None])[:, 0]
+        scaled, places = _nucleus(scaled, top_p)  # (N, k)
+        tokens = places if tokens is None else tokens.gather(1, places)
+    if tokens is None:
+        return _first_of_all(scaled, seeds)
+    return tokens.gather(1, _first(scaled, tokens, seeds)[:, None])[:, 0]
 
 
-def uniform(keys: Tensor, step: int) -> Tensor:
-    """A float64 number from [0, 1) for each 64-bit key (N,) and this step: splitmix64, whose integers wrap as these do."""
-    mixed = keys + _signed(step * 0x9E3779B97F4A7C15)
-    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D049BB133111EB)
-    mixed = mixed ^ _shifted(mixed, 31)
-    return _shifted(mixed, 12).double() / 2**52  # a number of 52 bits times a sum is always below the sum
+def _nucleus(scaled: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The fewest most probable of scaled (N, V) that sum to ``top_p``, and their places: (N, k) both, the others among these -∞."""
+    total = scaled.logsumexp(1, keepdim=True).double()  # (N, 1)
+    best, places = largest(scaled, min(_NUCLEUS, scaled.size(1)))
+    shares = (best.double() - total).exp()  # (N, k)
+    if best.size(1) < scaled.size(1) and not (shares.sum(1) >= top_p).all():  # few are wider, and to sort all takes several times as long
+        best, places = scaled.sort(dim=1, descending=True, stable=True)
+        shares = (best.double() - total).exp()
+    before = shares.cumsum(1) - shares  # (N, k) probability of the better tokens
+    best[:, 1:] = best[:, 1:].masked_fill(before[:, 1:] >= top_p, -math.inf)
+    kept = max(int((best > -math.inf).sum(1).max()), 1)
+    return best[:, :kept], places[:, :kept]
+
+
+def _first_of_all(scaled: Tensor, seeds: Tensor) -> Tensor:
+    """The token (N,) that is the `_first` of all (N, V): the less probable ones run as one, and by themselves only where that one wins."""
+    count = scaled.size(1)
+    tokens = torch.arange(count, device=scaled.device)
+    if count <= 4 * _RUNNERS:
+        return _first(scaled, tokens, seeds)
+    best, places = largest(scaled, _RUNNERS)  # (N, R)
+    rest = scaled.scatter(1, places, -math.inf)  # (N, V)
+    names = F.pad(places, (0, 1), value=count)  # (N, R + 1)
+    found = names.gather(1, _first(torch.cat((best, rest.logsumexp(1, keepdim=True)), 1), names, seeds)[:, None])[:, 0]
+    others = (found == count).nonzero()[:, 0]
+    if len(others):
+        found[others] = _first(rest[others], tokens, seeds[others])
+    return found
+
+
+def _first(scores: Tensor, tokens: Tensor, seeds: Tensor) -> Tensor:
+    """The place (N,) among scores (N, k), the logarithms of rates, of the token that comes first.
+
+    Tokens come at exponential times, so each is the first as often as its rate is of all. A token's time is a function of seed and token.
+    """
+    times = -uniform(seeds[:, None], tokens + 1).log()  # (N, k) at a rate of 1
+    return (scores.double() - times.log()).argmax(1)
+
+
+def uniform(keys: Tensor, numbers: Tensor | int) -> Tensor:
+    """Float64 numbers between 0 and 1, neither included, from 52 bits of those of `mixed`."""
+    return (_shifted(mixed(keys, numbers), 12).double() + 0.5) / 2**52
+
+
+def mixed(keys: Tensor, numbers: Tensor | int) -> Tensor:
+    """64 random bits for each 64-bit key and number: splitmix64 after so many steps, whose integers wrap as these do."""
+    bits = keys + numbers * _signed(0x9E3779B97F4A7C15) if isinstance(numbers, Tensor) else keys + _signed(numbers * 0x9E3779B97F4A7C15)
+    bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
+    return bits ^ _shifted(bits, 31)
 
 
 def _shifted(numbers: Tensor, bits: int) -> Tensor:
