@@ -209,10 +209,10 @@ def test_samples_are_trees_too() -> None:
     rule = OnlyTrees([2, 4], limits, vocabulary(len(ENTRIES)), eos=END)
     drawn = sample(
         RandomTree(len(ENTRIES), seed=1), source, mask, bos=BOS, eos=END, banned=(BOS,), alpha=0.3, max_lengths=limits,
-        keys=[list(range(50)), list(range(50))], rules=(rule,),
+        keys=[list(range(100)), list(range(100))], rules=(rule,),
     )  # fmt: skip
     for words, hypotheses in zip((2, 4), drawn, strict=True):
-        assert len(hypotheses) == 50
+        assert len(hypotheses) == 100
         assert all(is_tree(each.tokens, words) for each in hypotheses)
         assert len({each.tokens for each in hypotheses}) > 20
 
