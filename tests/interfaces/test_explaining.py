@@ -60,6 +60,13 @@ def test_it_says_what_translate_says() -> None:
         assert found.beams.candidates[0].hypothesis.score == pytest.approx(wanted.score, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", ["paper", "encoder-only"])
+def test_words_that_are_not_in_the_vocabulary_are_told_as_they_stand(name: str) -> None:
+    found = explain(bundle_of(name), f"{TEXT} Zxqy  ona ½ ")
+    assert found.source.spelled == ("Zxqy", "½")
+    assert [found.source.pieces[place] for place in found.source.unknown] == ["<unk>"] * 2
+
+
 def test_the_tree_is_drawn_with_the_way_of_the_chosen_candidate() -> None:
     """A text for each step and each node, which tells its whole piece, and lines from all but the first step's."""
     found = explain(fx_rand(), random_sentences(1)[0], beam=3, chosen=1)

@@ -103,9 +103,9 @@ def test_a_run_is_drawn_and_sent_again_only_when_it_has_changed(served: tuple[Cl
     drawn = [ElementTree.fromstring(chart["svg"]) for chart in first["charts"]]
     assert [len(list(chart.iter("{http://www.w3.org/2000/svg}polyline"))) for chart in drawn] == [1, 0, 2]  # one evaluation is a dot
     assert first["updates"]["rows"] == [[20, 8.98, 100.5, 2e-4, "–", "–"], [40, 8.96, 100.5, 4e-4, "–", "–"]]
-    assert first["evaluations"]["header"] == ["step", "loss", "perplexity", "BLEU", "chrF"]
+    assert first["evaluations"]["header"] == ["step", "smoothed loss", "perplexity", "BLEU", "chrF"]
     assert first["evaluations"]["rows"] == [[40, 5.5, 50.0, 0.4, 12.5]]
-    assert first["evaluations"]["digits"] == {"step": 0, "loss": 4, "perplexity": 2, "BLEU": 2, "chrF": 2}
+    assert first["evaluations"]["digits"] == {"step": 0, "smoothed loss": 4, "perplexity": 2, "BLEU": 2, "chrF": 2}
     known = {"stamp": first["stamp"], "ended": False}
     assert client.get(f"/api/v1/runs/mine/drawn?since={first['stamp']}").json == known
     with (run / "log.jsonl").open("ab") as file:

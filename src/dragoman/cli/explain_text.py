@@ -24,8 +24,7 @@ def summary(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> st
     else:
         lines.append(f"log P        {found.target.token_scores.sum():.4f}")
     if found.source.unknown:
-        unknown = ", ".join(labels[place] for place in found.source.unknown)
-        lines.append(f"             not in the vocabulary: {unknown}")
+        lines.append(f"             not in the vocabulary: {_plain(', '.join(found.source.spelled))}")
     parts = [lines, _tokens(found), _candidates(found), _heads(found), _walk(found, focus, steps)]
     return "\n\n".join("\n".join(part) for part in parts if part)
 

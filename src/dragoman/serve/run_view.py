@@ -11,7 +11,7 @@ MOST_ROWS = 12
 """Rows of a table of numbers, the last of them."""
 MOST_CHANGES = 5
 """Of a sample's translation, the last of them."""
-_LOSS = {"step": ("step", 0), "loss": ("loss", 4), "ppl": ("perplexity", 2)}
+_LOSS = {"step": ("step", 0), "loss": ("smoothed loss", 4), "ppl": ("perplexity", 2)}
 _EVALUATIONS = {**_LOSS, "bleu": ("BLEU", 2), "chrf": ("chrF", 2)}
 _UPDATES = {**_LOSS, "lr": ("learning rate", 7), "grad_norm": ("gradient norm", 3), "tok_s": ("tokens a second", 0)}
 
