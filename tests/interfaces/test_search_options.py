@@ -209,7 +209,12 @@ def test_an_ensemble_on_the_command_line(run, model: Path, tmp_path: Path) -> No
         (["--max-length", "9" * 400 + "x"], f"--max-length': {'9' * 40}…: of more than 30 characters"),
         (["--min-length", "9" * 5000], f"--min-length': {'9' * 40}…: of more than 30 characters"),
         (["--mbr", "bleu"], "--mbr=bleu: unknown; known: chrf"),
-        (["--sample", "--beam", "4"], "--beam=4 with --sample"),
+        (["--sample", "--beam", "4"], "--beam=4 with --sample: samples are drawn one by one"),
+        (["--mbr", "chrf", "--beam", "4"], "--beam=4 with --mbr: samples are drawn one by one; leave one of the two out"),
+        (["--mbr", "chrf", "--n-best", "40"], "--n-best=40 of 32 samples: it must be at least 1 and at most the samples; ask for more "
+         "with --samples"),
+        (["--mbr", "chrf", "--require", "nur"], "--mbr: samples and diverse groups cannot be made to hold phrases; leave --require out, "
+         "or --mbr"),
         (["--diverse-groups", "3"], "--diverse-groups=3 with --beam=4"),
         (["--forbid", ""], "not empty"),
         (["--forbid", "\udcff"], "--forbid: '\\udcff' is not text"),

@@ -71,19 +71,16 @@ class SearchOptions:
                 f"{option('diversity')}={self.diversity} is for groups of the beam; ask for 2 or more with {option('diverse_groups')}"
             )
         if self.constrained and (self.samples_drawn or self.diverse_groups > 1):
-            other = option("sample" if self.sample else "mbr" if self.mbr else "diverse_groups")
-            raise UsageError(
-                f"{other}: samples and diverse groups cannot be made to hold phrases; leave {option('glossary')} and {option('require')} "
-                f"out, or {other}"
-            )
+            other = option(self.drawn_by or "diverse_groups")
+            given = " and ".join(option(name) for name in ("glossary", "require") if getattr(self, name))
+            raise UsageError(f"{other}: samples and diverse groups cannot be made to hold phrases; leave {given} out, or {other}")
         if self.tree and (other := next((name for name in _AGAINST_TREES if getattr(self, name)), "")):
             raise UsageError(
                 f"{option('tree')} with {option(other)}: it could leave no tree over the source's words; leave one of the two out"
             )
         if self.samples_drawn and self.diverse_groups > 1:
             raise UsageError(
-                f"{option('sample' if self.sample else 'mbr')} with {option('diverse_groups')}: samples need no groups; leave one of the "
-                "two out"
+                f"{option(self.drawn_by)} with {option('diverse_groups')}: samples need no groups; leave one of the two out"
             )
         for name, phrases in (("require", self.require), ("forbid", self.forbid)):
             if isinstance(phrases, str) or not all(phrase.strip() for phrase in phrases):
@@ -94,7 +91,12 @@ class SearchOptions:
     @property
     def samples_drawn(self) -> bool:
         """Whether outputs are drawn at random."""
-        return self.sample or self.mbr is not None
+        return bool(self.drawn_by)
+
+    @property
+    def drawn_by(self) -> str:
+        """The option that asks for samples; empty where none does."""
+        return "sample" if self.sample else "" if self.mbr is None else "mbr"
 
     def drawn(self, n_best: int) -> int:
         """How many samples of each text."""

@@ -255,10 +255,12 @@ class Translator:
         check_alpha(alpha)
         if options.samples_drawn:
             if beam is not None:
-                raise UsageError(f"{option('beam')}={beam} with {option('sample')}: samples are drawn one by one; leave one of the two out")
+                named = f"{option('beam')}={beam} with {option(options.drawn_by)}"
+                raise UsageError(f"{named}: samples are drawn one by one; leave one of the two out")
             if not 1 <= n_best <= options.drawn(n_best):
                 raise UsageError(
-                    f"{option('n_best')}={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples"
+                    f"{option('n_best')}={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples; "
+                    f"ask for more with {option('samples')}"
                 )
         beam = self.bundle.config.decoding.beam if beam is None else beam
         if not options.samples_drawn:
