@@ -98,6 +98,23 @@ def test_a_blank_line_says_what_it_leaves_out(run) -> None:  # type: ignore[no-u
     ]
 
 
+@pytest.mark.parametrize("how", ["column", "begin"])
+def test_what_is_said_of_lines_before_a_fault_is_said_once(run, how: str) -> None:  # type: ignore[no-untyped-def]
+    long = " ".join(["ona bek tilu"] * 90)
+    sources, prefixes = ["ona", "", long, "rem", long], ["nur", "rem", "", "nonesuch", ""]
+    Path("begin").write_text("".join(f"{prefix}\n" for prefix in prefixes), encoding="utf-8")
+    lines = [f"{text}\t{prefix}" for text, prefix in zip(sources, prefixes, strict=True)] if how == "column" else sources
+    Path("text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    status, out, err = run("--prefix", how)
+    assert (status, len(out)) == (1, 3)
+    whole, blank, *_ = err.splitlines()
+    assert whole.startswith("dragoman: warning: text, line 3: 270 tokens")
+    assert whole.endswith("translated whole")
+    assert blank == "dragoman: warning: text, line 2: there is nothing to translate, so the prefix 'rem' is left out"
+    assert "line 4: the prefix" in err
+    assert [err.count(f"line {number}:") for number in range(1, 6)] == [0, 1, 1, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("beginnings", "fault"),
     [
@@ -211,10 +228,14 @@ def test_an_ensemble_on_the_command_line(run, model: Path, tmp_path: Path) -> No
         (["--mbr", "bleu"], "--mbr=bleu: unknown; known: chrf"),
         (["--sample", "--beam", "4"], "--beam=4 with --sample: samples are drawn one by one"),
         (["--mbr", "chrf", "--beam", "4"], "--beam=4 with --mbr: samples are drawn one by one; leave one of the two out"),
-        (["--mbr", "chrf", "--n-best", "40"], "--n-best=40 of 32 samples: it must be at least 1 and at most the samples; ask for more "
-         "with --samples"),
-        (["--mbr", "chrf", "--require", "nur"], "--mbr: samples and diverse groups cannot be made to hold phrases; leave --require out, "
-         "or --mbr"),
+        (
+            ["--mbr", "chrf", "--n-best", "40"],
+            "--n-best=40 of 32 samples: it must be at least 1 and at most the samples; ask for more with --samples",
+        ),
+        (
+            ["--mbr", "chrf", "--require", "nur"],
+            "--mbr: samples and diverse groups cannot be made to hold phrases; leave --require out, or --mbr",
+        ),
         (["--diverse-groups", "3"], "--diverse-groups=3 with --beam=4"),
         (["--forbid", ""], "not empty"),
         (["--forbid", "\udcff"], "--forbid: '\\udcff' is not text"),

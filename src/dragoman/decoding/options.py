@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.errors import UsageError, option
+from dragoman.errors import UsageError, counted, option
 
 if TYPE_CHECKING:
     from dragoman.decoding.glossary import Glossary
@@ -79,9 +79,7 @@ class SearchOptions:
                 f"{option('tree')} with {option(other)}: it could leave no tree over the source's words; leave one of the two out"
             )
         if self.samples_drawn and self.diverse_groups > 1:
-            raise UsageError(
-                f"{option(self.drawn_by)} with {option('diverse_groups')}: samples need no groups; leave one of the two out"
-            )
+            raise UsageError(f"{option(self.drawn_by)} with {option('diverse_groups')}: samples need no groups; leave one of the two out")
         for name, phrases in (("require", self.require), ("forbid", self.forbid)):
             if isinstance(phrases, str) or not all(phrase.strip() for phrase in phrases):
                 raise UsageError(f"{option(name)}={phrases!r}: give phrases that are not empty, one or more")
@@ -129,6 +127,16 @@ def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:
     if int(length) < 1:
         raise UsageError(f"{name}={length}: it must be at least 1, for the end token counts")
     return int(length)
+
+
+def check_prefixes(prefixes: Sequence[str], texts: int, *, tree: bool) -> None:
+    """Raise UsageError unless there is one for each of so many texts, and no ``tree`` to be made."""
+    if len(prefixes) != texts:
+        raise UsageError(f"{len(prefixes)} prefixes for {counted(texts, 'text')}; give one for each, empty where there is none")
+    if tree:
+        raise UsageError(
+            f"{option('tree')} with prefixes: a beginning could leave no tree over the source's words; leave one of the two out"
+        )
 
 
 def check_precision_name(precision: str, *, known: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from dragoman.decoding.beam import Watch, check_alpha, check_n_best, length_pena
 from dragoman.decoding.ensemble import as_one, check_ensemble
 from dragoman.decoding.fastest import Choice, choose_precision
 from dragoman.decoding.glossary import Term
-from dragoman.decoding.options import SearchOptions
+from dragoman.decoding.options import SearchOptions, check_prefixes
 from dragoman.decoding.phrases import Prefix, Spelling, stands_in
 from dragoman.decoding.prepared import can_prepare, check_precision, modules_of, step_of
 from dragoman.decoding.products import AskedPrecision
@@ -28,7 +28,7 @@ from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, LineError, UsageError, counted, of_line, option
+from dragoman.errors import DragomanError, LineError, UsageError, of_line, option
 from dragoman.model import EncoderDecoder
 
 _log = logging.getLogger("dragoman")
@@ -161,23 +161,22 @@ class Translator:
         texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch, check=check)
-        if prefixes is not None and len(prefixes) != len(texts):
-            raise UsageError(f"{len(prefixes)} prefixes for {counted(len(texts), 'text')}; give one for each, empty where there is none")
-        if prefixes is not None and options.tree:
-            raise UsageError(
-                f"{option('tree')} with prefixes: a beginning could leave no tree over the source's words; leave one of the two out"
-            )
-        parts = self._parts(texts, place, first_line, whole=options.tree)
+        if prefixes is not None:
+            check_prefixes(prefixes, len(texts), tree=options.tree)
+        notices: list[tuple[object, ...]] = []  # said once no line has a fault, for those before a fault may be translated again
+        parts = self._parts(texts, place, first_line, notices, whole=options.tree)
         wanted = []
         for number, line in enumerate(parts):
             prefix = prefixes[number] if prefixes else ""
             where = f"{f'{place}, ' if place else ''}line {first_line + number}"
             if prefix.strip() and not line:
-                _log.warning("%s: there is nothing to translate, so the prefix %r is left out", where, prefix)
+                notices.append(("%s: there is nothing to translate, so the prefix %r is left out", where, prefix))
             with of_line(first_line + number):
                 wanted.append([self._wanted(part, where, options, "" if rank else prefix, rank == 0) for rank, part in enumerate(line)])
                 for each in wanted[-1]:
                     search.limits(each)  # now, and not after others were translated in vain
+        for notice in notices:
+            _log.warning(*notice)
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             every = [part for line in wanted for part in line]
             find = self._settled(search, every) if self.engine is None else partial(self.engine, search)
@@ -203,8 +202,10 @@ class Translator:
                 self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self._models[1:], check=check
             )
 
-    def _parts(self, texts: Sequence[str], place: str, first_line: int, *, whole: bool) -> list[list[Part]]:
-        """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long.
+    def _parts(
+        self, texts: Sequence[str], place: str, first_line: int, notices: list[tuple[object, ...]], *, whole: bool
+    ) -> list[list[Part]]:
+        """What the model gets of each text: nothing of a blank one, one part of most, several of one that is too long, with a notice.
 
         With ``whole`` raises DragomanError that names the line for one that is too long.
         """
@@ -225,7 +226,7 @@ class Translator:
                 lines.append([Part(tokenizer.as_source([*head, *ids]), text, start)])
                 if length > learnt:
                     notice = "%sline %d: %d tokens are more than the %d of the longest sentences in training; translated whole"
-                    _log.warning(notice, before, number, length, learnt)
+                    notices.append((notice, before, number, length, learnt))
             elif whole:
                 raise LineError(
                     f"{before}line {number}: {length} tokens exceed the model's limit of {limit}, and a tree cannot be made in pieces; "
@@ -236,7 +237,7 @@ class Translator:
                 pieces = split_text(text, fits=partial(self._fits, most=limit - len(head)))
                 lines.append(self._pieces(head, pieces, start + len(text) - len(text.lstrip())))
                 notice = "%sline %d: %d tokens exceed the model's limit of %d; translated in %d pieces"
-                _log.warning(notice, before, number, length, limit, len(pieces))
+                notices.append((notice, before, number, length, limit, len(pieces)))
         return lines
 
     def _pieces(self, head: list[int], pieces: list[Piece], start: int) -> list[Part]:
