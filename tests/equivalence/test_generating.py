@@ -340,7 +340,7 @@ def test_padding_is_moved_before_the_tokens() -> None:
         ({"max_tokens": 0}, "max_tokens=0: it must be 1 or more"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens=9 and max_tokens=8"),
         ({"stop": "x"}, "give strings that are not empty"),
-        ({"stop": ("",)}, "give strings that are not empty"),
+        ({"stop": ("x", "")}, "stop='': give strings that are not empty"),
         ({"beam": 2, "seed": 3}, "seed=3 with beam=2: a search draws nothing"),
         ({"beam": 2, "n": 3}, "n=3 with beam=2: it must be at most the beam"),
         ({"alpha": 1.0}, "alpha=1.0 is for beam search"),

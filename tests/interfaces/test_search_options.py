@@ -237,7 +237,8 @@ def test_an_ensemble_on_the_command_line(run, model: Path, tmp_path: Path) -> No
             "--mbr: samples and diverse groups cannot be made to hold phrases; leave --require out, or --mbr",
         ),
         (["--diverse-groups", "3"], "--diverse-groups=3 with --beam=4"),
-        (["--forbid", ""], "not empty"),
+        (["--forbid", ""], "dragoman: --forbid='': give phrases that are not empty, one or more"),
+        (["--require", "nur", "--require", " "], "dragoman: --require=' ': give phrases that are not empty, one or more"),
         (["--forbid", "\udcff"], "--forbid: '\\udcff' is not text"),
         (["--require", "\udcff"], "--require: '\\udcff' is not text"),
         (

@@ -51,8 +51,8 @@ class GenerationOptions:
             raise UsageError(
                 f"{option('min_tokens')}={self.min_tokens} and {option('max_tokens')}={self.max_tokens}: lower the one or raise the other"
             )
-        if isinstance(self.stop, str) or not all(self.stop):
-            raise UsageError(f"{option('stop')}={self.stop!r}: give strings that are not empty, one or more")
+        if wrong := [self.stop] if isinstance(self.stop, str) else [stop for stop in self.stop if not stop]:
+            raise UsageError(f"{option('stop')}={wrong[0]!r}: give strings that are not empty, one or more")
         if broken := [stop for stop in self.stop if re.search("[\ud800-\udfff]", stop)]:
             raise UsageError(f"{option('stop')}: {broken[0]!r} is not text, as its bytes are not UTF-8; give it in UTF-8")
         if self.beam is None:

@@ -81,8 +81,8 @@ class SearchOptions:
         if self.samples_drawn and self.diverse_groups > 1:
             raise UsageError(f"{option(self.drawn_by)} with {option('diverse_groups')}: samples need no groups; leave one of the two out")
         for name, phrases in (("require", self.require), ("forbid", self.forbid)):
-            if isinstance(phrases, str) or not all(phrase.strip() for phrase in phrases):
-                raise UsageError(f"{option(name)}={phrases!r}: give phrases that are not empty, one or more")
+            if wrong := [phrases] if isinstance(phrases, str) else [phrase for phrase in phrases if not phrase.strip()]:
+                raise UsageError(f"{option(name)}={wrong[0]!r}: give phrases that are not empty, one or more")
             if broken := [phrase for phrase in phrases if re.search("[\ud800-\udfff]", phrase)]:
                 raise UsageError(f"{option(name)}: {broken[0]!r} is not text, as its bytes are not UTF-8; give it in UTF-8")
 
