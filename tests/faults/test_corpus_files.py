@@ -54,7 +54,11 @@ def test_unequal_line_counts_name_counts_and_the_first_suspicious_line(tmp_path:
     del source[11]
     (tmp_path / "train.en").write_text("\n".join(source) + "\n")
     (tmp_path / "train.de").write_text("\n".join(target) + "\n")
-    with pytest.raises(DragomanError, match=r"train\.en has 19 lines but .*train\.de has 20.* near line 12 of .*train\.de \('l+'\)"):
+    with pytest.raises(
+        DragomanError,
+        match=r"train\.en has 19 lines but .*train\.de has 20.* near line 12 of .*train\.de \('l+'\); look there, and give one line "
+        "of each file for each pair$",
+    ):
         list(read_pairs(str(tmp_path / "train"), "en", "de"))
 
 
@@ -71,7 +75,7 @@ def test_empty_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DragomanError, match=r"train\.en and .*train\.de: empty"):
         list(read_pairs(str(tmp_path / "train"), "en", "de"))
     (tmp_path / "train.de").write_text("one\n")
-    with pytest.raises(DragomanError, match=r"train\.en has 0 lines but .*train\.de has 1"):
+    with pytest.raises(DragomanError, match=r"train\.en has 0 lines but .*train\.de has 1; give one line of each file for each pair$"):
         list(read_pairs(str(tmp_path / "train"), "en", "de"))
     (tmp_path / "a.tsv").touch()
     with pytest.raises(DragomanError, match=r"a\.tsv: empty"):

@@ -294,7 +294,11 @@ def test_many_lines_get_fewer_resamples_and_are_told(caplog: pytest.LogCaptureFi
             "metric bleurt: unknown; known: bleu, paper-bleu, chrf",
         ),
         (["--hypotheses", "hyp.de", "--reference", "t.de", "--metric", "paper-bleu", "--tokenize", "zh"], 2, "need spaces between words"),
-        (["--hypotheses", "hyp.de", "--reference", "t.de", "--reference", "short.de"], 1, "short.de: 3 lines, but t.de has 4;"),
+        (
+            ["--hypotheses", "hyp.de", "--reference", "t.de", "--reference", "short.de"],
+            1,
+            "short.de: 3 lines, but t.de has 4; give one line for each sentence",
+        ),
         (["--hypotheses", "hyp.de", "--test", "t.en,t.de", "--reference", "short.de"], 1, "short.de: 3 lines, but --test has 4;"),
         (["--hypotheses", "short.de", "--reference", "t.de"], 1, "short.de: 3 lines, but the test set has 4;"),
         (["--hypotheses", "empty", "--reference", "t.de"], 1, "empty: empty; give a text with one translation for each sentence"),

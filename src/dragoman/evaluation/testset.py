@@ -52,9 +52,7 @@ def read_test_set(specs: Sequence[str], references: Sequence[Path], languages: t
     (first, lines), *others = named
     for name, each in others:
         if len(each) != len(lines):
-            raise DragomanError(
-                f"{name}: {counted(len(each), 'line')}, but {first} has {len(lines):,}; a reference has one line for each sentence"
-            )
+            raise DragomanError(f"{name}: {counted(len(each), 'line')}, but {first} has {len(lines):,}; give one line for each sentence")
     sources = [text for text, _ in pairs] if specs else None
     return TestSet(sources, [each for _, each in named])
 

@@ -18,6 +18,7 @@ from dragoman.data.trees import linearise
 from dragoman.errors import DragomanError, counted
 
 PREVIEW = 60  # characters of a line in a message
+_REMEDY = "give one line of each file for each pair"
 
 
 def read_pairs(spec: str, source: str, target: str) -> Iterator[tuple[str, str]]:
@@ -115,11 +116,12 @@ def _unequal(source: Path, target: Path) -> str:
     counts = f"{source} has {counted(len(source_lengths), 'line')} but {target} has {len(target_lengths):,}"
     shorter, longer = sorted((source_lengths, target_lengths), key=len)
     if not len(shorter):
-        return f"{counts}; a corpus has at least one pair of lines"
+        return f"{counts}; {_REMEDY}"
     number = first_misaligned(shorter, longer) + 1
     longer_file = source if longer is source_lengths else target
     text = next(line for at, line in enumerate(read_lines(longer_file), start=1) if at == number)
-    return f"{counts}; going by their lengths, the lines part near line {number} of {longer_file} ({text[:PREVIEW]!r})"
+    place = f"near line {number} of {longer_file} ({text[:PREVIEW]!r})"
+    return f"{counts}; going by their lengths, the lines part {place}; look there, and {_REMEDY}"
 
 
 def first_misaligned(shorter: np.ndarray, longer: np.ndarray) -> int:
