@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Config, Settings
+from dragoman.config import Config, Settings, list_for_shell
 from dragoman.errors import UsageError, unreadable
 
 
@@ -32,8 +32,17 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):
             value = text.strip()
+            if value.startswith("[") and value.endswith("]"):
+                _check_no_list(override, group, key, value)
         nested.setdefault(group, {})[key] = value
     return nested
+
+
+def _check_no_list(override: str, group: str, key: str, value: str) -> None:
+    """UsageError for a list that TOML does not take, as without quotes, which a shell takes away."""
+    texts = [text for part in value[1:-1].split(",") if (text := part.strip(" '\""))]
+    if right := list_for_shell(group, key, texts):
+        raise UsageError(f"--set {override}: not a list that can be read; write --set {right}") from None
 
 
 def to_toml(config: Config) -> str:

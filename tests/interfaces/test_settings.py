@@ -1,5 +1,6 @@
 """Settings: where values come from, what is refused and in which words, and that TOML keeps everything."""
 
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,32 @@ def test_a_value_of_another_type_is_refused_and_not_converted(override: str) -> 
 )
 def test_what_no_machine_can_hold_is_refused_at_once(override: str, complaint: str) -> None:
     assert complaint in refusal(overrides=[override])
+
+
+@pytest.mark.parametrize(
+    ("override", "right"),
+    [
+        ("data.tags=[de,fr]", """'data.tags=["de","fr"]'"""),
+        ("data.tags=[de]", """'data.tags=["de"]'"""),
+        ("data.valid_tags=['de', fr]", """'data.valid_tags=["de","fr"]'"""),
+        ("data.train=[my/a, my/b]", """'data.train=["my/a","my/b"]'"""),
+        ("data.valid=[a,]", """'data.valid=["a"]'"""),
+        ("data.alignments=[,]", """'data.alignments=["first","second"]'"""),
+        ("data.weights=[one]", "'data.weights=[1,3]'"),
+    ],
+)
+def test_a_list_without_quotes_is_refused_with_the_right_one(override: str, right: str) -> None:
+    assert refusal(overrides=[override]) == f"--set {override}: not a list that can be read; write --set {right}"
+    assert "not a list" not in refusal(overrides=[shlex.split(right)[0], "training.nope=1"])
+
+
+def test_a_text_where_a_list_should_be_names_the_list(tmp_path: Path) -> None:
+    message = "data.tags.0='de,fr': string should match pattern '^[A-Za-z0-9_-]+$'; write 'data.tags=[\"de\",\"fr\"]'"
+    assert refusal(overrides=["data.tags=de,fr"]) == f"--set: {message}"
+    path = written(tmp_path, "[data]\ntags = 'de,fr'")
+    assert refusal(path=path) == f"{path}: {message}"
+    assert refusal(overrides=["data.train=true"]).endswith("""input should be a list; write 'data.train=["first","second"]'""")
+    assert resolve_config(overrides=["data.train=a.en,a.de", "training.start_from=[x]"]).data.train == ("a.en,a.de",)
 
 
 def test_one_language_is_no_pair() -> None:

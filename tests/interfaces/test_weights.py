@@ -200,7 +200,9 @@ def test_a_dry_run_counts_what_an_epoch_sees(corpora: tuple[Path, Path], tmp_pat
         ("[1, 1001]", "data.weights.1=1001: input should be less than or equal to 1000"),
         ('["1", "2"]', "data.weights.0='1': input should be a valid number"),
         ("3", "weights has 1 numbers for 2 training corpora"),
-        ("true", "data.weights=True: input should be a valid tuple"),
+        ("true", "data.weights=True: input should be a list; write 'data.weights=[1,3]'"),
+        ("1,3", "data.weights.0='1,3': input should be a valid number; write 'data.weights=[1,3]'"),
+        ("[1,x]", "--set data.weights=[1,x]: not a list that can be read; write --set 'data.weights=[1,3]'"),
     ],
 )
 def test_weights_that_cannot_be(

@@ -5,8 +5,10 @@ and dotted overrides such as ``training.warmup_steps=400``. An unknown key is an
 """
 
 import difflib
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import Field, PlainValidator, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -26,6 +28,7 @@ __all__ = [
     "TrainingConfig",
     "check",
     "layer",
+    "list_for_shell",
     "merge",
 ]
 
@@ -328,6 +331,17 @@ def check(settings: Mapping[str, Any], *, place: str) -> Config:
         raise UsageError(f"{place}: {'; '.join(map(_sentence, error.errors()))}") from None
 
 
+def list_for_shell(group: str, key: str, texts: Sequence[str] = ()) -> str:
+    """How to write a setting that is a list, as a shell takes it, of these texts unless it is of numbers; empty for another."""
+    settings = Config.model_fields.get(group)
+    field = getattr(settings.annotation, "model_fields", {}).get(key) if settings else None
+    if field is None or get_origin(field.annotation) is not tuple:
+        return ""
+    item = get_args(field.annotation)[0]
+    items: Sequence[object] = [1, 3] if float in (item, *get_args(item)) else texts or ("first", "second")
+    return shlex.quote(f"{group}.{key}={json.dumps(items, ensure_ascii=False, separators=(',', ':'))}")
+
+
 def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
@@ -343,4 +357,9 @@ def _sentence(problem: Any) -> str:
         return f"unknown setting {place}; the nearest is {'.'.join([*groups, nearest])}"
     message = problem["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
+    given = problem["input"] if isinstance(problem["input"], str) else ""
+    group, key = (*map(str, problem["loc"]), "", "")[:2]
+    if right := list_for_shell(group, key, given.split(",") if given else ()):
+        message = message.replace("a valid tuple", "a list")
+        message += f"; write {right}" if problem["type"] == "tuple_type" or "," in given else ""
     return message if problem["type"] == "value_error" else f"{place}={problem['input']!r}: {message}"
