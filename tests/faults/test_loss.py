@@ -179,12 +179,15 @@ def test_a_loss_that_is_no_number_stops_and_names_step_and_lines(tmp_path: Path)
     assert checkpoints(trainer.run) == {}
 
 
-def test_a_gradient_that_is_no_number_stops_before_the_update(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, toy_pairs(2), batch_tokens=1000, max_steps=9, evaluate_every=1)
+@pytest.mark.parametrize(("schedule", "rate"), [("paper", "training.factor"), ("constant", "training.learning_rate")])
+def test_a_gradient_that_is_no_number_stops_before_the_update(schedule: str, rate: str, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, toy_pairs(2), batch_tokens=1000, max_steps=9, evaluate_every=1, schedule=schedule)
     trainer.model.output.weight.register_hook(lambda gradient: gradient * math.inf)
-    with pytest.raises(DragomanError, match=r"^step 1: the gradient is not a finite number on lines 1, 2 of the training text"):
+    with pytest.raises(DragomanError, match=r"^step 1: the gradient is not a finite number on lines 1, 2 of the training text") as caught:
         trainer.train()
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+    remedy = "set training.clip_norm, then start a new run with another --out, for this one has no checkpoint yet"
+    assert str(caught.value).endswith(f"; lower {rate} or {remedy}")
     assert checkpoints(trainer.run) == {}
 
 
@@ -195,6 +198,7 @@ def test_a_diverged_run_fails_in_one_line_and_keeps_its_last_checkpoint(tmp_path
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dragoman: step 2: the ")
     assert "is not a finite number on lines" in line
+    assert line.endswith("; lower training.learning_rate or set training.clip_norm, then continue with --resume")
     facts = json.loads((run / "run.json").read_text("utf-8"))
     assert facts["status"] == "failed"
     assert line == f"dragoman: {facts['error']}"

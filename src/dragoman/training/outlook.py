@@ -1,5 +1,8 @@
 """Where a run will end, and what the learning rate will be there: said while something can still be changed (Section 5.3)."""
 
+from pathlib import Path
+
+from dragoman.bundle import list_checkpoints
 from dragoman.config import TrainingConfig
 from dragoman.training.state import Progress
 
@@ -50,3 +53,10 @@ def seconds_left(training: TrainingConfig, progress: Progress) -> float:
     if training.max_minutes:
         left = min(left, 60 * training.max_minutes - progress.seconds)
     return max(left, 0.0)
+
+
+def when_diverged(training: TrainingConfig, run: Path) -> str:
+    """What to do when the loss of a run is no number any more: to go on from its newest checkpoint, or to start again where it has none."""
+    rate = "training.factor" if training.schedule == "paper" else "training.learning_rate"
+    again = "continue with --resume" if list_checkpoints(run) else "start a new run with another --out, for this one has no checkpoint yet"
+    return f"lower {rate} or set training.clip_norm, then {again}"

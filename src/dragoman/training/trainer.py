@@ -28,7 +28,7 @@ from dragoman.training.log import RunLog
 from dragoman.training.loss import GuidedLoss, Loss, model_loss
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.outlook import foretold, seconds_left
+from dragoman.training.outlook import foretold, seconds_left, when_diverged
 from dragoman.training.precision import DTYPES, SMALLEST_SCALE, compute_dtype
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
@@ -391,7 +391,7 @@ class Trainer:
         shown = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
         return (
             f"step {step}: the {what} is not a finite number {'near' if isinstance(corpus, PackedCorpus) else 'on'} lines {shown} of the "
-            "training text; lower the learning rate or set training.clip_norm, then continue with --resume"
+            f"training text; {when_diverged(self.settings, self.run)}"
         )
 
 
