@@ -60,11 +60,9 @@ def test_it_says_what_translate_says() -> None:
         assert found.beams.candidates[0].hypothesis.score == pytest.approx(wanted.score, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["paper", "encoder-only"])
-def test_words_that_are_not_in_the_vocabulary_are_told_as_they_stand(name: str) -> None:
-    found = explain(bundle_of(name), f"{TEXT} Zxqy  ona ½ ")
-    assert found.source.spelled == ("Zxqy", "½")
-    assert [found.source.pieces[place] for place in found.source.unknown] == ["<unk>"] * 2
+def test_words_that_are_not_in_the_vocabulary_are_told_as_they_stand(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(model), f"{TEXT} Zxqy  ona ½ "]) == 0
+    assert "             not in the vocabulary: Zxqy, ½\n" in capsys.readouterr().out
 
 
 def test_the_tree_is_drawn_with_the_way_of_the_chosen_candidate() -> None:

@@ -24,9 +24,19 @@ def summary(found: "Explanation", focus: "Focus", steps: Sequence["Step"]) -> st
     else:
         lines.append(f"log P        {found.target.token_scores.sum():.4f}")
     if found.source.unknown:
-        lines.append(f"             not in the vocabulary: {_plain(', '.join(found.source.spelled))}")
+        lines.append(f"             not in the vocabulary: {_plain(', '.join(_unknown(found)))}")
     parts = [lines, _tokens(found), _candidates(found), _heads(found), _walk(found, focus, steps)]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _unknown(found: "Explanation") -> list[str]:
+    """The source's unknown pieces as its text has them, where the pieces are its words."""
+    source, tokenizer = found.source, found.bundle.source_tokenizer
+    words = [*filter(None, source.text.split(" "))]
+    standing = [place for place, token in enumerate(source.ids) if token not in tokenizer.textless]
+    of_words = tokenizer.kind == "whitespace" and len(words) == len(standing)
+    spelled = dict(zip(standing, words, strict=True)) if of_words else dict(enumerate(_labels(source.pieces)))
+    return [spelled[place] for place in source.unknown]
 
 
 def _tokens(found: "Explanation") -> list[str]:

@@ -40,17 +40,12 @@ class Side:
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
     unknown: tuple[int, ...]  # places of pieces that are not in the vocabulary
-    spelled: tuple[str, ...]  # these pieces as the text has them, where its words are the pieces
 
     @classmethod
     def of(cls, text: str, ids: Sequence[int], tokenizer: Tokenizer) -> "Side":
         """With the pieces of a tokenizer."""
-        pieces = tuple(tokenizer.token(token) for token in ids)
         places = tuple(place for place, token in enumerate(ids) if token == tokenizer.unk)
-        words, standing = [*filter(None, text.split(" "))], [place for place, token in enumerate(ids) if token not in tokenizer.textless]
-        of_words = tokenizer.kind == "whitespace" and len(words) == len(standing)
-        spelling = dict(zip(standing, words, strict=True)) if of_words else {}
-        return cls(text, tuple(ids), pieces, places, tuple(spelling.get(place, pieces[place]) for place in places))
+        return cls(text, tuple(ids), tuple(tokenizer.token(token) for token in ids), places)
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
