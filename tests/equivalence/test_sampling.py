@@ -38,13 +38,17 @@ def test_golden_splitmix64() -> None:
     first, second = 0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4  # the generator's first two numbers from seed 0
     assert mixed(keys, 1).tolist() == [first - 2**64, second]
     assert uniform(keys, torch.tensor([1, 0])).tolist() == [((first >> 12) + 0.5) / 2**52] * 2  # the second key is the first a step later
-    ends = torch.tensor([-1, 0])
-    assert ((ends >> 12 & (1 << 52) - 1).double() + 0.5).div(2**52).tolist() == [1 - 2**-53, 2**-53]
     numbers = uniform(torch.arange(20_000), 3)
     assert float(numbers.min()) > 0
     assert float(numbers.max()) < 1
     assert float(numbers.mean()) == pytest.approx(0.5, abs=0.01)
     assert float(numbers.var()) == pytest.approx(1 / 12, abs=0.003)
+
+
+def test_random_numbers_are_never_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the 64 bits are."""
+    monkeypatch.setattr("dragoman.decoding.sample.mixed", lambda keys, _: keys)
+    assert uniform(torch.tensor([-1, 0]), 1).tolist() == [1 - 2**-53, 2**-53]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +99,16 @@ def test_the_last_digits_of_probabilities_change_no_draw() -> None:
         seeds = mixed(torch.arange(2000), 7)
         more: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | asked
         assert torch.equal(draw(log_probs, seeds, **more), draw(other, seeds, **more))
+
+
+def test_which_of_equals_top_p_keeps_hangs_on_no_other_row() -> None:
+    """A row whose nucleus is many tokens is sorted as a whole; one beside it keeps what it keeps alone."""
+    even = torch.zeros(1, 2000).log_softmax(1)
+    ties = torch.where(torch.arange(2000) % 20 == 0, 5.0, 0.0)[None].log_softmax(1)  # 100 equals hold 0.89
+    for seed in mixed(torch.arange(40), 3).split(1):
+        alone = draw(ties.clone(), seed, temperature=1.0, top_k=0, top_p=0.5)
+        beside = draw(torch.cat((ties, even)), seed.repeat(2), temperature=1.0, top_k=0, top_p=0.5)
+        assert alone.item() == beside[0].item()
 
 
 def samples(

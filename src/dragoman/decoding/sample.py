@@ -165,9 +165,12 @@ def _nucleus(scaled: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     total = scaled.logsumexp(1, keepdim=True).double()  # (N, 1)
     best, places = largest(scaled, min(_NUCLEUS, scaled.size(1)))
     shares = (best.double() - total).exp()  # (N, k)
-    if best.size(1) < scaled.size(1) and not (shares.sum(1) >= top_p).all():  # few are wider, and to sort all takes several times as long
-        best, places = scaled.sort(dim=1, descending=True, stable=True)
-        shares = (best.double() - total).exp()
+    if more := scaled.size(1) - best.size(1):
+        wide = (~(shares.sum(1) >= top_p)).nonzero()[:, 0]  # few are, and to sort all takes several times as long
+        if len(wide):  # by themselves: which of equals come first must not hang on other rows
+            best, places = F.pad(best, (0, more), value=-math.inf), F.pad(places, (0, more))
+            best[wide], places[wide] = scaled[wide].sort(dim=1, descending=True, stable=True)
+            shares = (best.double() - total).exp()
     before = shares.cumsum(1) - shares  # (N, k) probability of the better tokens
     best[:, 1:] = best[:, 1:].masked_fill(before[:, 1:] >= top_p, -math.inf)
     kept = max(int((best > -math.inf).sum(1).max()), 1)
