@@ -203,6 +203,7 @@ def test_a_text_where_a_list_should_be_names_the_list(tmp_path: Path) -> None:
     assert refusal(overrides=["data.tags=de,fr"]) == f"--set: {message}"
     path = written(tmp_path, "[data]\ntags = 'de,fr'")
     assert refusal(path=path) == f"{path}: {message}"
+    assert refusal(overrides=["data.tags=de, fr,"]).endswith("""; write 'data.tags=["de","fr"]'""")
     assert refusal(overrides=["data.train=true"]).endswith("""input should be a list; write 'data.train=["first","second"]'""")
     assert resolve_config(overrides=["data.train=a.en,a.de", "training.start_from=[x]"]).data.train == ("a.en,a.de",)
 

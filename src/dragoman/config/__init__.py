@@ -359,7 +359,7 @@ def _sentence(problem: Any) -> str:
     message = message[:1].lower() + message[1:]
     given = problem["input"] if isinstance(problem["input"], str) else ""
     group, key = (*map(str, problem["loc"]), "", "")[:2]
-    if right := list_for_shell(group, key, given.split(",") if given else ()):
+    if right := list_for_shell(group, key, [text for part in given.split(",") if (text := part.strip())]):
         message = message.replace("a valid tuple", "a list")
         message += f"; write {right}" if problem["type"] == "tuple_type" or "," in given else ""
     return message if problem["type"] == "value_error" else f"{place}={problem['input']!r}: {message}"
