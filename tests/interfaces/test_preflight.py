@@ -17,7 +17,7 @@ from dragoman.model import attention
 from dragoman.model.build import build_model
 from dragoman.presets import count_parameters
 from dragoman.training import preflight as preflight_module
-from dragoman.training.preflight import estimate_memory, measured_lines, preflight, readable_bytes
+from dragoman.training.preflight import estimate_memory, measured_lines, preflight, products_will_be_narrow, readable_bytes
 from training_runs import TINY, checkpoints, final_weights, make_trainer, records, same_bits, toy_pairs, train, write_pairs
 
 CPU = torch.device("cpu")
@@ -299,6 +299,17 @@ def test_of_a_model_that_cannot_fit_nothing_is_measured(
     (line,) = capsys.readouterr().err.splitlines()
     assert "parameters does not fit: training needs about" in line
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("found", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("precision", "device", "asked"), [("auto", "cpu", False), ("bf16", "cpu", True), ("auto", "cuda", True)])
+def test_only_what_would_be_measured_is_not_asked_of_a_model_that_cannot_fit(
+    precision: str, device: str, asked: bool, found: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_module, "compute_dtype", lambda config, device: found)
+    config = Config().with_values(training={"precision": precision})
+    narrow = products_will_be_narrow(config, torch.device(device), free=50_000, shards=1)
+    assert narrow == (asked and found == torch.bfloat16)
 
 
 def test_where_the_system_does_not_tell_nothing_is_refused(

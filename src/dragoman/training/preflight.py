@@ -127,12 +127,15 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ra
 
 
 def products_will_be_narrow(config: Config, device: torch.device, *, free: int | None, shards: int) -> bool:
-    """Whether a training's products have two bytes a number. To measure what is faster takes a layer's memory, and long for a wide one, so
-    of a model that does not fit with one token it is not asked: False.
+    """Whether a training's products have two bytes a number.
+
+    What ``auto`` measures on a CPU takes the memory of a layer, and long for a wide one, so there it is False of a model that does not fit
+    with one token.
     """
-    one = np.ones(1, np.int64)
-    if free is not None and estimate_memory(config.model, one, one, on_cpu=device.type == "cpu", shards=shards).total > free:
-        return config.training.precision in ("bf16", "fp16")
+    if device.type == "cpu" and config.training.precision == "auto" and free is not None:
+        one = np.ones(1, np.int64)
+        if estimate_memory(config.model, one, one, shards=shards).total > free:
+            return False
     return compute_dtype(config, device) != torch.float32
 
 
