@@ -69,7 +69,7 @@ def option(name: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, which has an s but for one of them: ``1 line``, ``2,000 lines``."""
+    """A number with its noun, which has an s unless the number is 1: ``1 line``, ``2,000 lines``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -106,7 +106,8 @@ def test_one_sentence_alone_has_the_same_log_probabilities(kind: str, length: in
     plain, prepared = TransformerStep(model), PreparedStep(model)
     source, mask = some_sources((length,))
     states = (plain.start(source, mask), prepared.start(source, mask))
-    assert (states[1].folded is not None) == (length * 2 <= model.output.weight.size(1))
+    attention = model.decoder.layers[0].cross_attn
+    assert (states[1].folded is not None) == (2 * length <= attention.d_k + attention.d_v)  # type: ignore[union-attr, operator]
     tokens = torch.ones(1, dtype=torch.long)
     for rows in ([[0]], [[0, 0, 0]], [[2, 2, 0]], [[0, 1], [2, 1]], [[3, 2], [0, 0], [1, 0]], [[1, 0]], [[0, 1]]):
         expected, first = plain.next(tokens, states[0])

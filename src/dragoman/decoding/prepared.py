@@ -159,7 +159,7 @@ class PreparedStep(StepModel[Prepared]):
         mask = memory.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
         mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
         own = [memory.new_zeros(sentences, first.heads, _ROOM, first.size) for _ in self.layers]
-        if sentences == 1 and whole and first.folding and length * first.heads <= memory.size(2):  # of more tokens there is more to read
+        if sentences == 1 and whole and first.folding and 2 * length <= first.size:  # of more tokens there is more to read
             return Prepared(1, 0, 0, [], mask, own, None, (memory, [layer.folded(memory) for layer in self.layers]))
         return Prepared(1, 0, 0, [layer.memory(memory) for layer in self.layers], mask, own, None)
 
@@ -173,7 +173,7 @@ class PreparedStep(StepModel[Prepared]):
         # Nobody watches these modules (`can_prepare`), so they are called without what their own calls take.
         x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
-        fewest = _FEWEST if len(tokens) > count else 1
+        fewest = _FEWEST if len(tokens) > count else 1  # of one sentence nobody's keys would take longer to add than one by one
         masks, shown = (_mask(seen, length, fewest, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, fewest)
         own = state.own
         if own[0].size(2) < length:

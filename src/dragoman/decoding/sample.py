@@ -144,6 +144,8 @@ def draw(log_probs: Tensor, seeds: Tensor, *, temperature: float, top_k: int, to
     """
     if temperature == 0:
         return log_probs.argmax(1)
+    if log_probs.device.type == "mps":  # which has no float64
+        return draw(log_probs.cpu(), seeds.cpu(), temperature=temperature, top_k=top_k, top_p=top_p).to(log_probs.device)
     most = log_probs.amax(1, keepdim=True)  # (N, 1)
     # The largest becomes 0 before the division, so that no temperature is too small; a row of -∞ stays one of equals.
     scaled = log_probs - torch.where(most > -math.inf, most, 0)  # (N, V)

@@ -259,9 +259,9 @@ class Translator:
                 named = f"{option('beam')}={beam} with {option(options.drawn_by)}"
                 raise UsageError(f"{named}: samples are drawn one by one; leave one of the two out")
             if not 1 <= n_best <= options.drawn(n_best):
+                more = f"; ask for more with {option('samples')}" if n_best > 1 else ""
                 raise UsageError(
-                    f"{option('n_best')}={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples; "
-                    f"ask for more with {option('samples')}"
+                    f"{option('n_best')}={n_best} of {options.drawn(n_best)} samples: it must be at least 1 and at most the samples{more}"
                 )
         beam = self.bundle.config.decoding.beam if beam is None else beam
         if not options.samples_drawn:

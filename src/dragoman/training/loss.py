@@ -82,7 +82,7 @@ def rdrop_loss(
     """R-Drop, a named departure: `output_loss` of two passes (N, D) and how far they disagree, (L₁ + L₂ + α·½(KL₁₂ + KL₂₁)) / 2.
 
     That is half of the article's loss, so that it stays on the scale of one pass. The likelihood is the mean of both, ``correct`` the
-    first's.
+    first's. With a narrow ``dtype`` the disagreement is of narrow numbers too; of ``rows`` fewer are taken together, for both passes.
     """
     with torch.autocast(matrix.device.type, enabled=False):
         both, wants = torch.stack(hidden), _wants_gradient(*hidden, matrix)
@@ -135,7 +135,8 @@ class _OutputLoss(torch.autograd.Function):
         gold_probabilities = matrix.new_empty(passes, len(target))  # (K, N)
         disagreement = _Disagreement(alpha) if alpha else None
         if disagreement:
-            together = max(together // 8, 1)  # its many steps are faster the nearer to the processor their numbers stay
+            # Its many steps are faster the nearer to a CPU their numbers stay; elsewhere pieces take as much memory as those of one pass.
+            together = max(together // (8 if hidden.device.type == "cpu" else 2), 1)
         if wants_gradient:
             grad_hidden, grad_matrix = torch.empty_like(hidden), torch.zeros_like(matrix)
         room = None  # (P, V) that all rows share: new memory for each would take as long as their product
