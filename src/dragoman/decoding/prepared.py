@@ -173,7 +173,7 @@ class PreparedStep(StepModel[Prepared]):
         # Nobody watches these modules (`can_prepare`), so they are called without what their own calls take.
         x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
         seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
-        fewest = _FEWEST if len(tokens) > count else 1  # of one sentence nobody's keys would take longer to add than one by one
+        fewest = _FEWEST if len(tokens) > count else 1  # of one sentence, to add nobody's keys takes longer than it saves
         masks, shown = (_mask(seen, length, fewest, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, fewest)
         own = state.own
         if own[0].size(2) < length:

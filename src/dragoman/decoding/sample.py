@@ -211,7 +211,8 @@ def uniform(keys: Tensor, numbers: Tensor | int) -> Tensor:
 
 def mixed(keys: Tensor, numbers: Tensor | int) -> Tensor:
     """64 random bits for each 64-bit key and number: splitmix64 after so many steps, whose integers wrap as these do."""
-    bits = keys + numbers * _signed(0x9E3779B97F4A7C15) if isinstance(numbers, Tensor) else keys + _signed(numbers * 0x9E3779B97F4A7C15)
+    step = 0x9E3779B97F4A7C15
+    bits = keys + (numbers * _signed(step) if isinstance(numbers, Tensor) else _signed(numbers * step))
     bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
     bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
     return bits ^ _shifted(bits, 31)
