@@ -1,7 +1,7 @@
 """The decoder of a `Transformer` made ready for search: its products prepared, and a cache that hypotheses share.
 
 Shapes:  B sentences   K hypotheses of each   N = B·K rows   S source positions   T = keys of a sentence, those of all its hypotheses
-         H heads   w = d_k + d_v   W = H·w   D = d_model   V target vocabulary
+         H heads   w = d_k or d_v   D = d_model   V target vocabulary
 
 The hypotheses of a sentence stand in attention as its queries, so the memory is kept once a sentence, and what one hypothesis has computed
 stays where it is: when hypotheses change places, only ``seen`` does, which says whose keys are whose. Most of them go on from the same few,
@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.decoding.caches import Growing, Memory, Seen
 from dragoman.decoding.products import AskedPrecision, OutputProduct, Precision, Product, check_products, feed_forward, with_products
 from dragoman.decoding.step import StepModel, TransformerStep
 from dragoman.errors import UsageError, option
@@ -45,9 +46,9 @@ class Prepared:
     hypotheses: int  # K
     steps: int
     length: int  # T
-    memory: list[Tensor]  # keys and values of each layer, side by side: (B, H, S, w); none where they are folded
+    memory: list[Memory]  # of each layer, S positions; none where they are folded
     memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
-    own: list[Tensor]  # those of the positions so far, with room for more: (B, H, room, w)
+    own: list[Growing]  # of each layer, T positions
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
     folded: "tuple[Tensor, list[_Folded]] | None" = None  # of one sentence: its encoder's output (1, S, D), and each layer's
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
@@ -72,50 +73,54 @@ class _Folded:
 
 
 class _Layer:
-    """A `DecoderLayer` with its products prepared. A position's keys and values stand side by side, those of one head after another's."""
+    """A `DecoderLayer` with its products prepared."""
 
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
         own, cross = layer.self_attn, layer.cross_attn
-        self.heads, self.key_size, self.size = own.n_heads, own.d_k, own.d_k + own.d_v
+        self.heads, self.sizes = own.n_heads, (own.d_k, own.d_v)
+        self.widths = [self.heads * own.d_k, self.heads * sum(self.sizes)]
 
         def product(*layers: Linear) -> _Inner:
             return Product(*layers, precision=precision).of_rows()
 
         # A step of one sentence is mostly calls, so there are as few as can be between the products.
-        self.own, self.own_concat = product(own.w_q, _by_head(own.w_k, own.w_v, own.n_heads)), product(own.w_concat)
+        self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
         query = Product(cross.w_q, precision=precision)
         self.folding = None if query.wide is None else _around_memory(cross)  # None where the products of few rows are not in float32
         self.query, self.cross_concat = query.of_rows(), product(cross.w_concat)
-        self._memory = Product(_by_head(cross.w_k, cross.w_v, cross.n_heads), precision=precision).forward  # (B, S, D) to (B, S, W)
+        self._memory = Product(cross.w_k, cross.w_v, precision=precision).forward
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=_norm(norm), dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
-    def memory(self, encoded: Tensor) -> Tensor:
-        """Keys and values (B, H, S, w) of the encoder's output (B, S, D), `_FEWEST` of them at least."""
-        made = self._memory(encoded).view(*encoded.shape[:2], self.heads, self.size)
-        memory = encoded.new_zeros(len(made), self.heads, max(made.size(1), _FEWEST), self.size)
-        memory[:, :, : made.size(1)] = made.transpose(1, 2)
-        return memory
+    def memory(self, encoded: Tensor) -> Memory:
+        """That of the encoder's output (B, S, D)."""
+        return Memory.of(*self._keys_values(encoded), as_columns=_are_many(len(encoded) * self.heads, encoded))
 
     def folded(self, encoded: Tensor) -> _Folded:
         """The same of one sentence (1, S, D), with the products around it."""
-        made = self._memory(encoded).view(-1, self.heads, self.size).transpose(0, 1)  # (H, S, w)
-        keys, values = made.split_with_sizes([self.key_size, self.size - self.key_size], 2)
+        keys, values = (each[0].transpose(0, 1) for each in self._keys_values(encoded))  # (H, S, w)
         queries, query_bias, concat, concat_bias = cast("tuple[Tensor, ...]", self.folding)
         before, behind = torch.bmm(keys, queries), torch.baddbmm(concat_bias, values, concat)  # (H, S, D)
         return _Folded(self.heads, before.flatten(0, 1).t(), torch.bmm(keys, query_bias).flatten(), behind.flatten(0, 1))
 
-    def __call__(self, x: Tensor, own: Tensor, memory: Tensor | _Folded, masks: tuple[Tensor | None, Tensor], place: Tensor) -> Tensor:
-        """x (N, D) of the new positions, whose keys and values come into ``place`` (B, H, K, w); returns (N, D)."""
-        count = place.size(2)
+    def _keys_values(self, encoded: Tensor) -> list[Tensor]:
+        """Those (B, S, H, w) of the encoder's output (B, S, D)."""
+        parts = self._memory(encoded).split_with_sizes([self.heads * size for size in self.sizes], 2)
+        return [part.view(*part.shape[:2], self.heads, -1) for part in parts]
+
+    def __call__(
+        self, x: Tensor, own: Growing, memory: Memory | _Folded, masks: tuple[Tensor | None, Tensor], at: tuple[int, int]
+    ) -> Tensor:
+        """x (N, D) of the new positions, whose keys and values come to those ``at`` one of own; returns (N, D)."""
+        count, (start, shown) = masks[1].size(2), at
 
         def self_attention(y: Tensor) -> Tensor:
-            query, keys_values = self.own(y).split_with_sizes([self.heads * self.key_size, self.heads * self.size], 1)
-            place.copy_(self._heads(keys_values, count))
-            return self.own_concat(self._attention(self._heads(query, count), own, masks[0]))
+            query, keys_values = self.own(y).split_with_sizes(self.widths, 1)
+            own.write(start, keys_values)
+            return self.own_concat(self._attention(self._heads(query, count), own.part(0, shown), masks[0]))
 
         def cross_attention(y: Tensor) -> Tensor:
-            return self.cross_concat(self._attention(self._heads(self.query(y), count), cast(Tensor, memory), masks[1]))
+            return self.cross_concat(self._attention(self._heads(self.query(y), count), cast(Memory, memory), masks[1]))
 
         x = self.around[0](x, self_attention)
         x = self.around[1](x, memory if isinstance(memory, _Folded) else cross_attention)
@@ -125,11 +130,10 @@ class _Layer:
         """(N, H·width) as (B, H, K, width)."""
         return rows.view(-1, count, self.heads, rows.size(1) // self.heads).transpose(1, 2)
 
-    def _attention(self, query: Tensor, keys_values: Tensor, mask: Tensor | None) -> Tensor:
-        """query (B, H, K, d_k), keys_values (B, H, T, w), mask (B, 1, K, T) or None where all see all; returns (N, H·d_v)."""
-        sentences, heads, count, width = query.shape
-        key, value = keys_values.split_with_sizes([width, self.size - width], -1)
-        if sentences * heads < _MANY or query.device.type != "cpu":
+    def _attention(self, query: Tensor, seen: Seen, mask: Tensor | None) -> Tensor:
+        """query (B, H, K, d_k), what is seen, mask (B, 1, K, T) or None where all see all; returns (N, H·d_v)."""
+        (sentences, heads, count, width), (key, value) = query.shape, seen
+        if key.stride(3) == 1 and not _are_many(sentences * heads, query):
             return _rows(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
         # PyTorch's own takes each head of each sentence for a task, and for one so small mostly what a task takes.
         scores = torch.bmm(query.reshape(-1, count, width), key.flatten(0, 1).transpose(1, 2)).mul_(width**-0.5)  # (B·H, K, T)
@@ -154,14 +158,16 @@ class PreparedStep(StepModel[Prepared]):
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
         whole = bool(source_mask.all())
-        memory = self.encoder(source, None if whole else padding_mask(source_mask))  # (B, S, D)
+        encoded = self.encoder(source, None if whole else padding_mask(source_mask))  # (B, S, D)
         (sentences, length), first = source.shape, self.layers[0]
-        mask = memory.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
+        mask = encoded.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
         mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
-        own = [memory.new_zeros(sentences, first.heads, _ROOM, first.size) for _ in self.layers]
-        if sentences == 1 and whole and first.folding and 2 * length <= first.size:  # of more tokens there is more to read
-            return Prepared(1, 0, 0, [], mask, own, None, (memory, [layer.folded(memory) for layer in self.layers]))
-        return Prepared(1, 0, 0, [layer.memory(memory) for layer in self.layers], mask, own, None)
+        own = [Growing.of(encoded, sentences, first.heads, first.sizes, _ROOM) for _ in self.layers]
+        for cache in (cache for seen in own for cache in seen.part(0, _FEWEST)):
+            cache.zero_()  # nobody's keys have no weight, but must be numbers
+        if sentences == 1 and whole and first.folding and 2 * length <= sum(first.sizes):  # of more tokens there is more to read
+            return Prepared(1, 0, 0, [], mask, own, None, (encoded, [layer.folded(encoded) for layer in self.layers]))
+        return Prepared(1, 0, 0, self._memory(encoded), mask, own, None)
 
     @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
@@ -176,23 +182,24 @@ class PreparedStep(StepModel[Prepared]):
         fewest = _FEWEST if len(tokens) > count else 1  # of one sentence, to add nobody's keys takes longer than it saves
         masks, shown = (_mask(seen, length, fewest, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, fewest)
         own = state.own
-        if own[0].size(2) < length:
-            own = [_with_room(each, state.length, length) for each in own]
-        memories: Sequence[Tensor | _Folded] = state.folded[1] if state.folded else state.memory
+        if own[0].room < length:
+            own = [each.with_room(max(length, 2 * state.length)) for each in own]
+        memories: Sequence[Memory | _Folded] = state.folded[1] if state.folded else state.memory
         for layer, cache, memory in zip(self.layers, own, memories, strict=True):
-            x = layer(x, cache.narrow(2, 0, shown), memory, masks, cache.narrow(2, state.length, count))
+            x = layer(x, cache, memory, masks, (state.length, shown))
         room = self.output.room(len(x), state.room)
         log_probs = self.output.log_probs(self.final_norm(x), room)  # (N, V)
         return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, state.folded, room)
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
-        before, after = len(state.own[0]), len(rows)
+        first = state.own[0]
+        before, after = len(first.keys), len(rows)
         if state.folded and after > 1:
-            state = replace(state, memory=[layer.memory(state.folded[0]) for layer in self.layers], folded=None)
+            state = replace(state, memory=self._memory(state.folded[0]), folded=None)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
-            seen = state.own[0].new_zeros(before, state.hypotheses, state.length)
+            seen = first.keys.new_zeros(before, state.hypotheses, state.length)
         if seen is not None:
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
         sentence = rows[:, 0] // state.hypotheses  # (B,)
@@ -202,13 +209,25 @@ class PreparedStep(StepModel[Prepared]):
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
         if not len(moved) and after == before:
             return state
+        positions = torch.arange(first.room, device=rows.device)[:, None]
         if after <= before and 2 * len(moved) <= after:  # as when sentences leave: those from the end take their places
-            for cache in (*state.memory, *state.own) if len(moved) else ():
-                cache.index_copy_(0, moved, cache.index_select(0, sentence[moved]))
-            memory, own = ([cache[:after] for cache in caches] for caches in (state.memory, state.own))
+            if len(moved):
+                origin, place = (first.rows(positions[: state.length], each) for each in (sentence[moved], moved))
+                for memory in state.memory:
+                    memory.move(sentence[moved], moved)
+                for own in state.own:
+                    own.move(origin, place)
+            memories, caches = [each.first(after) for each in state.memory], [seen.first(after) for seen in state.own]
         else:
-            memory, own = ([cache.index_select(0, sentence) for cache in caches] for caches in (state.memory, state.own))
-        return replace(state, memory=memory, own=own, memory_mask=state.memory_mask.index_select(0, sentence))
+            places = first.rows(positions, sentence)
+            memories, caches = [each.select(sentence) for each in state.memory], [seen.select(places, after) for seen in state.own]
+        return replace(state, memory=memories, own=caches, memory_mask=state.memory_mask.index_select(0, sentence))
+
+    def _memory(self, encoded: Tensor) -> list[Memory]:
+        """Each layer's, of the encoder's output (B, S, D), with positions of nobody's up to the fewest."""
+        if (more := _FEWEST - encoded.size(1)) > 0:
+            encoded = F.pad(encoded, (0, 0, 0, more))
+        return [layer.memory(encoded) for layer in self.layers]
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -288,40 +307,20 @@ def _without_unseen(state: Prepared) -> Prepared:
     if 2 * most > state.length:
         return state
     places = used.byte().sort(dim=1, descending=True, stable=True).indices[:, :most]  # (B, T'); what fills it up is still unseen
-    sentences, heads, room, _ = state.own[0].shape
-    starts = room * torch.arange(sentences * heads, device=seen.device).view(sentences, heads, 1)  # (B, H, 1)
-    rows = (starts + places[:, None]).flatten()  # (B·H·T')
+    rows = state.own[0].rows(places.t(), torch.arange(len(places), device=seen.device))  # (T'·B)
     for own in state.own:
-        own.narrow(2, 0, most).copy_(own.flatten(0, 2).index_select(0, rows).view(sentences, heads, most, -1))
+        own.begin_with(own.taken(rows, len(places)))
     return replace(state, length=most, seen=seen.gather(2, places[:, None].expand(-1, seen.size(1), -1)))
+
+
+def _are_many(heads: int, like: Tensor) -> bool:
+    """Whether attention of so many heads of all sentences is products of them all."""
+    return heads >= _MANY and like.device.type == "cpu"
 
 
 def _rows(heads: Tensor) -> Tensor:
     """(B, H, K, width) as (N, H·width)."""
     return heads.transpose(1, 2).reshape(heads.size(0) * heads.size(2), -1)
-
-
-def _with_room(own: Tensor, have: int, length: int) -> Tensor:
-    """A cache (B, H, room, w), of which ``have`` keys are used, with room for ``length``."""
-    made = own.new_zeros(*own.shape[:2], max(length, 2 * have), own.size(3))
-    made[:, :, :have] = own[:, :, :have]
-    return made
-
-
-def _by_head(key: Linear, value: Linear, heads: int) -> Linear:
-    """The layers that make keys and values as one, whose outputs are the key and the value of one head after another's."""
-    with torch.device("meta"):  # where no random numbers are drawn
-        joined = Linear(key.in_features, key.out_features + value.out_features, bias=key.bias is not None)
-    joined.weight = _side_by_side(key.weight, value.weight, heads)
-    if key.bias is not None and value.bias is not None:
-        joined.bias = _side_by_side(key.bias, value.bias, heads)
-    return joined
-
-
-def _side_by_side(key: Tensor, value: Tensor, heads: int) -> nn.Parameter:
-    """The rows of both, (H·d_k, …) and (H·d_v, …), head by head: (W, …)."""
-    parts = [each.detach().view(heads, -1, *each.shape[1:]) for each in (key, value)]
-    return nn.Parameter(torch.cat(parts, 1).flatten(0, 1), requires_grad=False)
 
 
 def _around_memory(cross: MultiHeadAttention) -> tuple[Tensor, Tensor, Tensor, Tensor]:

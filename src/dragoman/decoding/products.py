@@ -30,6 +30,7 @@ _ALIGNED = 64  # bytes
 _SMALL = 2**17  # numbers of a matrix, up to which the simplest product takes the least time
 _TWICE = 2**21  # numbers of an output matrix, up to which it is kept once more for single rows, which are faster so than by `_Blocks`
 _SINGLE = 8  # rows by a small matrix, up to which a product of int8 is in float32, which takes less time
+_PIECE = 2**22  # logits that a product of int8 makes at once: more are new memory of the system's at each step, every page of it cleared
 _ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other processors it was not measured
     hasattr(torch.ops.mkldnn, name)  # PyTorch promises neither, and has none of them where it was built without oneDNN
     for name in ("_reorder_linear_weight", "_linear_pointwise")
@@ -129,12 +130,17 @@ class OutputProduct:
     def _turned(self) -> Tensor:
         return self.weight.t().contiguous()  # (D, V)
 
+    @property
+    def _together(self) -> int:
+        """Rows that a product of int8 makes at once."""
+        return max(_PIECE // len(self.weight), 1)
+
     def room(self, rows: int, before: Tensor | None) -> Tensor | None:
         """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
 
         New room for each step would take as long as the product, for the system clears every page of it.
         """
-        if self.product is not None or self.weight.device.type != "cpu":
+        if self.weight.device.type != "cpu" or (self.product is not None and rows <= self._together):
             return None
         return before if before is not None and len(before) >= rows else self.weight.new_empty(rows, len(self.weight))
 
@@ -144,6 +150,10 @@ class OutputProduct:
             logits = self._of_its_own(hidden)  # (N, V)
             return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
         logits = room[: len(hidden)]  # (N, V)
+        if self.product is not None:
+            for part, place in zip(*(torch.split(each, self._together) for each in (hidden, logits)), strict=True):
+                torch.log_softmax(self.product.forward(part), -1, out=place)
+            return logits
         if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
             self._in_bfloat16(hidden, logits)
         elif (len(hidden) > 1 or self.weight.numel() > _TWICE) and self._blocks is not None:
