@@ -18,6 +18,7 @@ from dragoman.decoding import products
 from dragoman.decoding.beam import beam_search, largest
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
+from dragoman.decoding.prepared_layers import PreparedEncoder, prepared_encoder
 from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product
 from dragoman.decoding.step import TransformerStep
 from dragoman.decoding.translate import Translator
@@ -26,6 +27,7 @@ from dragoman.model import Transformer
 from dragoman.model.build import build_model
 from dragoman.model.embedding import Embedding
 from dragoman.model.linear import Linear
+from dragoman.model.masks import padding_mask
 from small_bundles import fx_rand, random_sentences
 
 SIZES: Mapping[str, Any] = {
@@ -117,6 +119,23 @@ def test_one_sentence_alone_has_the_same_log_probabilities(kind: str, length: in
         tokens = torch.randint(4, 150, (sum(map(len, rows)),))
 
 
+@pytest.mark.parametrize("kind", [*KINDS, *NOT_PREPARED, "embedding norm", "token types"])
+@torch.inference_mode()
+def test_the_encoder_has_the_same_memory(kind: str) -> None:
+    """Where there is padding and where there is none; what is not as in the paper is computed by the layers themselves."""
+    encoder = model_of(**{**KINDS, **NOT_PREPARED}.get(kind, {})).encoder
+    if kind == "embedding norm":
+        encoder.embedding_norm = nn.LayerNorm(SIZES["d_model"])
+    if kind == "token types":
+        encoder.token_types = nn.Embedding(2, SIZES["d_model"])
+    prepared = prepared_encoder(encoder, "fp32")
+    assert isinstance(prepared, PreparedEncoder) == (kind not in NOT_PREPARED and kind != "token types")
+    for lengths in ((3, 9, 5, 1), (6, 6), (7,)):
+        source, tokens = some_sources(lengths)
+        mask = None if tokens.all() else padding_mask(tokens)
+        torch.testing.assert_close(prepared(source, mask)[tokens], encoder(source, mask)[tokens], atol=1e-5, rtol=1e-5)
+
+
 @torch.inference_mode()
 def test_attention_whose_products_are_in_8_bits_is_not_folded() -> None:
     """What is asked for is computed: few rows by a small matrix are in float32 in each precision, by a large one they are not."""
@@ -182,6 +201,18 @@ def test_the_output_layer_is_the_same_for_any_number_of_rows_in_room_or_without(
 
 
 @torch.inference_mode()
+def test_many_logits_of_8_bits_are_made_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is what its rows alone are."""
+    monkeypatch.setattr(products, "_PIECE", 1000 * 50 + 999)
+    product = OutputProduct(Embedding(1000, 140, pad=0), None, precision="int8")
+    hidden = torch.randn(120, 140)
+    assert product.room(50, None) is None
+    found = product.log_probs(hidden, product.room(120, None))
+    expected = torch.cat([product.log_probs(piece, None) for piece in hidden.split(50)])
+    assert torch.equal(found, expected)
+
+
+@torch.inference_mode()
 def test_few_rows_by_a_small_matrix_stay_out_of_8_bits() -> None:
     small, large = Linear(24, 30), Linear(400, 400)
     for layer, rows, exact in ((small, 8, True), (small, 9, False), (large, 1, False)):
@@ -225,8 +256,7 @@ def test_larger_matrices_alone_lie_in_blocks_and_none_without_onednn(onednn: boo
         step, tokens = PreparedStep(model), torch.ones(4, dtype=torch.long)
         assert isinstance(step.layers[0].query, products._Blocks) == in_blocks
         assert (step.output._blocks is not None) == in_blocks
-        assert (step.encoder is model.encoder) != in_blocks  # nothing is copied where nothing changes
-        assert any(isinstance(each, Product) for each in step.encoder.modules()) == in_blocks
+        assert isinstance(step.encoder.layers[0].concat, products._Blocks) == in_blocks  # type: ignore[union-attr]
         found, expected = (each.next(tokens, each.start(source, mask))[0] for each in (step, TransformerStep(model)))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
