@@ -19,10 +19,10 @@ from dragoman.decoding.beam import beam_search, largest
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
 from dragoman.decoding.prepared_layers import PreparedEncoder, prepared_encoder
-from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product
+from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product, _EightBits
 from dragoman.decoding.step import TransformerStep
 from dragoman.decoding.translate import Translator
-from dragoman.errors import UsageError
+from dragoman.errors import DragomanError, UsageError
 from dragoman.model import Transformer
 from dragoman.model.build import build_model
 from dragoman.model.embedding import Embedding
@@ -200,16 +200,41 @@ def test_the_output_layer_is_the_same_for_any_number_of_rows_in_room_or_without(
         assert torch.allclose(each, expected, atol=1e-5) != rough  # the type is used from so many rows
 
 
+@pytest.mark.parametrize(
+    "onednn", [pytest.param(True, marks=pytest.mark.skipif(not _EightBits.pays(64), reason="no 8 bits by oneDNN here")), False]
+)
 @torch.inference_mode()
-def test_many_logits_of_8_bits_are_made_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece is what its rows alone are."""
-    monkeypatch.setattr(products, "_PIECE", 1000 * 50 + 999)
-    product = OutputProduct(Embedding(1000, 140, pad=0), None, precision="int8")
-    hidden = torch.randn(120, 140)
-    assert product.room(50, None) is None
-    found = product.log_probs(hidden, product.room(120, None))
-    expected = torch.cat([product.log_probs(piece, None) for piece in hidden.split(50)])
-    assert torch.equal(found, expected)
+def test_many_logits_of_8_bits_are_made_some_rows_at_a_time(onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is what its rows alone are, by oneDNN where it is faster, and nowhere where the processor has no instructions for it."""
+    monkeypatch.setattr(products, "_VNNI", onednn)
+    torch.manual_seed(4)
+    product = OutputProduct(Embedding(1000, 140, pad=0), torch.randn(1000), precision="int8")
+    for rows in (120, 150):
+        hidden = torch.randn(rows, 140)
+        found = product.log_probs(hidden, product.room(rows, None))
+        pieces = hidden.split(64)
+        assert torch.equal(found, torch.cat([product.log_probs(piece, product.room(len(piece), None)) for piece in pieces]))
+        exact = F.linear(hidden, product.weight, product.bias).log_softmax(-1)
+        torch.testing.assert_close(found, exact, atol=0.2, rtol=0)
+    assert ("_eight" in vars(product)) == onednn
+
+
+@pytest.mark.skipif(not _EightBits.pays(64), reason="no 8 bits by oneDNN here")
+@torch.inference_mode()
+def test_8_bits_by_onednn_are_the_product_whatever_the_numbers() -> None:
+    """To half a step of the inputs and the weights; 0 is exact, and numbers that are none are no silent result."""
+    torch.manual_seed(5)
+    layer = Linear(96, 200)
+    product = _EightBits(layer.weight, layer.bias)
+    for x in (torch.randn(64, 96), torch.rand(40, 96) + 3, -torch.rand(33, 96), torch.zeros(50, 96), 1e-30 * torch.randn(64, 96)):
+        step = (x.amax().clamp(min=0) - x.amin().clamp(max=0)) / 255
+        bound = 0.51 * (step * layer.weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * layer.weight.abs().amax(1) / 127) + 1e-5
+        assert ((product(x) - layer(x)).abs() <= bound).all()
+    for number in (math.nan, math.inf, -math.inf):
+        x = torch.randn(64, 96)
+        x[3, 5] = number
+        with pytest.raises(DragomanError, match="not all numbers of the model are finite"):
+            product(x)
 
 
 @torch.inference_mode()

@@ -4,6 +4,7 @@ Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabula
 """
 
 import copy
+import math
 import platform
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,11 +31,14 @@ _ALIGNED = 64  # bytes
 _SMALL = 2**17  # numbers of a matrix, up to which the simplest product takes the least time
 _TWICE = 2**21  # numbers of an output matrix, up to which it is kept once more for single rows, which are faster so than by `_Blocks`
 _SINGLE = 8  # rows by a small matrix, up to which a product of int8 is in float32, which takes less time
-_PIECE = 2**22  # logits that a product of int8 makes at once: more are new memory of the system's at each step, every page of it cleared
 _ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other processors it was not measured
     hasattr(torch.ops.mkldnn, name)  # PyTorch promises neither, and has none of them where it was built without oneDNN
     for name in ("_reorder_linear_weight", "_linear_pointwise")
 )
+_VNNI: bool = getattr(torch.cpu, "_is_vnni_supported", bool)()
+"""Whether the processor adds up products of 8 bits without losing any; where it may lose some, inputs have 7."""
+_EIGHT_ROWS = 64
+"""Rows by the output matrix that oneDNN makes in 8 bits at once: always so many, for it keeps 400 kB of code for each count."""
 
 
 class _Blocks:
@@ -61,6 +65,35 @@ class _Blocks:
             x = F.pad(x, (0, 0, 0, more))
         # Under a caller's autocast attention may give another type.
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x.float(), self.weight, self.bias, "none", [], ""))[:count]
+
+
+class _EightBits:
+    """x Wᵀ + b in 8 bits by oneDNN, which takes up to half the time of PyTorch's own product where there are many rows and outputs."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        scales = _scales(weight)
+        eight = torch.round(weight / scales[:, None]).to(torch.int8)  # (O, I)
+        self.weight = torch.ops.onednn.qlinear_prepack(eight, [_EIGHT_ROWS, weight.size(1)])
+        self.scales, self.zeros, self.bias = scales.float(), torch.zeros(len(weight), dtype=torch.long), bias
+
+    @staticmethod
+    def pays(rows: int) -> bool:
+        """Whether so many rows can be made so, and are faster."""
+        return _EIGHT_ROWS < 2 * rows <= 2 * _EIGHT_ROWS and _ONEDNN and _VNNI and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (N, I), at most `_EIGHT_ROWS` rows; returns (N, O)."""
+        lowest, highest = (float(each) for each in torch.aminmax(x))
+        scale = (max(highest, 0.0) - min(lowest, 0.0)) / 255 or 1.0
+        if not math.isfinite(scale):
+            _check_finite(x)
+        zero = round(-min(lowest, 0.0) / scale)
+        eight = torch.div(x, scale).add_(zero).round_().clamp_(0, 255).to(torch.uint8)
+        eight = F.pad(eight, (0, 0, 0, _EIGHT_ROWS - len(x)))
+        made = torch.ops.onednn.qlinear_pointwise(
+            eight, scale, zero, self.weight, self.scales, self.zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return cast(Tensor, made)[: len(x)]
 
 
 def _in_blocks(weight: Tensor) -> bool:
@@ -95,7 +128,7 @@ class Product(nn.Module):
         """x (…, I) float32; returns (…, O) float32."""
         if self.packed is not None and (self.wide is None or x.numel() > _SINGLE * x.size(-1)):
             try:
-                return cast(Tensor, torch.ops.quantized.linear_dynamic(x.float(), self.packed, True))  # the last: safe on every processor
+                return cast(Tensor, torch.ops.quantized.linear_dynamic(x.float(), self.packed, not _VNNI))
             except RuntimeError:
                 _check_finite(x)  # what has no largest number has no scale
                 raise
@@ -130,17 +163,16 @@ class OutputProduct:
     def _turned(self) -> Tensor:
         return self.weight.t().contiguous()  # (D, V)
 
-    @property
-    def _together(self) -> int:
-        """Rows that a product of int8 makes at once."""
-        return max(_PIECE // len(self.weight), 1)
+    @cached_property
+    def _eight(self) -> _EightBits:
+        return _EightBits(self.weight, self.bias)
 
     def room(self, rows: int, before: Tensor | None) -> Tensor | None:
         """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
 
         New room for each step would take as long as the product, for the system clears every page of it.
         """
-        if self.weight.device.type != "cpu" or (self.product is not None and rows <= self._together):
+        if self.weight.device.type != "cpu" or (self.product is not None and rows <= _EIGHT_ROWS):
             return None
         return before if before is not None and len(before) >= rows else self.weight.new_empty(rows, len(self.weight))
 
@@ -151,8 +183,8 @@ class OutputProduct:
             return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
         logits = room[: len(hidden)]  # (N, V)
         if self.product is not None:
-            for part, place in zip(*(torch.split(each, self._together) for each in (hidden, logits)), strict=True):
-                torch.log_softmax(self.product.forward(part), -1, out=place)
+            for part, place in zip(*(torch.split(each, _EIGHT_ROWS) for each in (hidden, logits)), strict=True):
+                torch.log_softmax(self._of_its_own(part), -1, out=place)
             return logits
         if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
             self._in_bfloat16(hidden, logits)
@@ -170,7 +202,7 @@ class OutputProduct:
     def _of_its_own(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) in new memory, bias included."""
         if self.product is not None:
-            return cast(Tensor, self.product(hidden))
+            return self._eight(hidden) if _EightBits.pays(len(hidden)) else self.product.forward(hidden)
         if self.narrow is None or len(hidden) < FEWEST_NARROW:
             return F.linear(hidden, self.weight, self.bias)
         logits = (hidden.to(self.narrow.dtype) @ self.narrow).float()
@@ -224,9 +256,14 @@ def _check_finite(numbers: Tensor) -> None:
 
 def _packed(weight: Tensor, bias: Tensor | None) -> Any:
     """The matrix (O, I) in 8 bits, a scale for each row, as the product takes it; DragomanError for damaged weights."""
-    _check_finite(weight)
-    scales = weight.abs().amax(1).clamp(min=1e-8).double() / 127
+    scales = _scales(weight)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch means to give these tensors another form one day
         eight = torch.quantize_per_channel(weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
         return torch.ops.quantized.linear_prepack(eight, bias)
+
+
+def _scales(weight: Tensor) -> Tensor:
+    """What 1 of 8 bits stands for in each row of a matrix (O, I); DragomanError for damaged weights."""
+    _check_finite(weight)
+    return weight.abs().amax(1).clamp(min=1e-8).double() / 127
