@@ -179,15 +179,21 @@ def test_a_loss_that_is_no_number_stops_and_names_step_and_lines(tmp_path: Path)
     assert checkpoints(trainer.run) == {}
 
 
-@pytest.mark.parametrize(("schedule", "rate"), [("paper", "training.factor"), ("constant", "training.learning_rate")])
-def test_a_gradient_that_is_no_number_stops_before_the_update(schedule: str, rate: str, tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, toy_pairs(2), batch_tokens=1000, max_steps=9, evaluate_every=1, schedule=schedule)
+@pytest.mark.parametrize(
+    ("schedule", "clip", "advice"),
+    [
+        ("paper", 0, "lower training.factor or set training.clip_norm"),
+        ("constant", 0, "lower training.learning_rate or set training.clip_norm"),
+        ("constant", 2.5, "lower training.learning_rate or lower training.clip_norm=2.5"),
+    ],
+)
+def test_a_gradient_that_is_no_number_stops_before_the_update(schedule: str, clip: float, advice: str, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, toy_pairs(2), batch_tokens=1000, max_steps=9, evaluate_every=1, schedule=schedule, clip_norm=clip)
     trainer.model.output.weight.register_hook(lambda gradient: gradient * math.inf)
     with pytest.raises(DragomanError, match=r"^step 1: the gradient is not a finite number on lines 1, 2 of the training text") as caught:
         trainer.train()
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
-    remedy = "set training.clip_norm, then start a new run with another --out, for this one has no checkpoint yet"
-    assert str(caught.value).endswith(f"; lower {rate} or {remedy}")
+    assert str(caught.value).endswith(f"; {advice}, then start a new run with another --out, for this one has no checkpoint yet")
     assert checkpoints(trainer.run) == {}
 
 

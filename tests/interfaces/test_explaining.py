@@ -311,6 +311,7 @@ def test_models_of_one_text() -> None:
     assert gpt.source.pieces == ("<s>", *TEXT.split())
     assert gpt.target.side.pieces == (*TEXT.split(), "</s>")
     assert gpt.kinds == ["decoder"]
+    assert gpt.record()["model"]["languages"] == ["en"]
     assert bert.source.pieces == bert.target.side.pieces == ("<s>", *TEXT.split(), "</s>")
     assert bert.kinds == ["encoder"]
     assert np.triu(gpt.weights("decoder"), 1).max() == 0

@@ -263,6 +263,16 @@ def test_the_log_and_the_metrics_have_lengths_only(pair: Path) -> None:
     assert 'dragoman_model_info{run="en-de",step="1"} 1' in metrics
 
 
+def test_what_is_refused_before_its_route_is_counted_there(pair: Path) -> None:
+    with echoing(pair, body_limit=1000) as client:
+        assert client.get("/languages", Host="rebound.example").status == 403
+        assert client.post("/translate", {"q": "x" * 2000, **BASE}).status == 413
+        assert client.get("/nothing", Host="rebound.example").status == 403
+        metrics = client.get("/metrics").body.decode()
+    for route, status in (("/languages", 403), ("/translate", 413), ("other", 403)):
+        assert f'dragoman_requests_total{{route="{route}",status="{status}"}} 1' in metrics
+
+
 def test_a_prefix_a_public_address_and_a_token(pair: Path) -> None:
     settings = {"url_prefix": "/mt", "public_url": "https://mt.example/mt", "metrics_token": "t", "char_limit": 0}
     with echoing(pair, **settings) as client:

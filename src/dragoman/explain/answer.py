@@ -153,7 +153,7 @@ class Explanation:
         model = config.model
         return {
             "model": {
-                "architecture": model.architecture, "languages": [config.data.source, config.data.target],
+                "architecture": model.architecture, "languages": [code for code in (config.data.source, config.data.target) if code],
                 "step": self.bundle.info.get("step"),
                 "layers": {kind: self.layers(kind) for kind in self.kinds}, "heads": model.n_heads, "d_model": model.d_model,
                 "norm": model.norm_place, "positions": model.positions,

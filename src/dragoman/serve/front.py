@@ -78,7 +78,8 @@ class _Exchange:
         finally:
             metrics.inflight -= 1
             seconds = time.perf_counter() - self.began
-            route = self.front.names.get(self.scope.get("endpoint"), "other")
+            refused = self.path if self.path in self.front.methods else "other"  # of no route that was reached, or before one was
+            route = self.front.names.get(self.scope.get("endpoint"), refused)
             metrics.answered(route, self.status, seconds)
             if self.service.settings.access_log:
                 self.service.say(self._line(route, seconds))

@@ -59,4 +59,5 @@ def when_diverged(training: TrainingConfig, run: Path) -> str:
     """What to do when the loss of a run is no number any more: to go on from its newest checkpoint, or to start again where it has none."""
     rate = "training.factor" if training.schedule == "paper" else "training.learning_rate"
     again = "continue with --resume" if list_checkpoints(run) else "start a new run with another --out, for this one has no checkpoint yet"
-    return f"lower {rate} or set training.clip_norm, then {again}"
+    clip = f"lower training.clip_norm={training.clip_norm:g}" if training.clip_norm else "set training.clip_norm"
+    return f"lower {rate} or {clip}, then {again}"
