@@ -1,6 +1,7 @@
 """``dragoman explain``: what it prints, draws and writes, from Python and from the command line."""
 
 import base64
+import dataclasses
 import json
 import re
 import sys
@@ -311,7 +312,9 @@ def test_models_of_one_text() -> None:
     assert gpt.source.pieces == ("<s>", *TEXT.split())
     assert gpt.target.side.pieces == (*TEXT.split(), "</s>")
     assert gpt.kinds == ["decoder"]
-    assert gpt.record()["model"]["languages"] == ["en"]
+    bundle = bundle_of("gpt")
+    single = dataclasses.replace(bundle, config=bundle.config.with_values(data={"source": "en", "target": ""}))
+    assert explain(single, TEXT).record()["model"]["languages"] == ["en"]
     assert bert.source.pieces == bert.target.side.pieces == ("<s>", *TEXT.split(), "</s>")
     assert bert.kinds == ["encoder"]
     assert np.triu(gpt.weights("decoder"), 1).max() == 0
