@@ -311,11 +311,12 @@ def test_few_counts_of_rows_are_asked_of_onednn() -> None:
 
 
 @pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("times", [1, 10])
 @torch.inference_mode()
-def test_a_prepared_model_can_be_copied_after_use(precision: Precision) -> None:
-    """As those who keep a translator copy it, whatever form its matrices lie in."""
-    prepared, (source, mask) = PreparedStep(model_of(**KINDS["wide"]), precision=precision), some_sources()
-    tokens = torch.ones(4, dtype=torch.long)
+def test_a_prepared_model_can_be_copied_after_use(precision: Precision, times: int) -> None:
+    """As those who keep a translator copy it, whatever form its matrices lie in, which few rows and many may have apart."""
+    prepared, (source, mask) = PreparedStep(model_of(**KINDS["wide"]), precision=precision), some_sources((3, 9, 5, 1) * times)
+    tokens = torch.ones(4 * times, dtype=torch.long)
     expected, _ = prepared.next(tokens, prepared.start(source, mask))
     copied = copy.deepcopy(prepared)
     assert torch.equal(copied.next(tokens, copied.start(source, mask))[0], expected)

@@ -76,6 +76,10 @@ class _EightBits:
         self.weight = torch.ops.onednn.qlinear_prepack(eight, [_EIGHT_ROWS, weight.size(1)])
         self.scales, self.zeros, self.bias = scales.float(), torch.zeros(len(weight), dtype=torch.long), bias
 
+    def __deepcopy__(self, known: dict[int, Any]) -> "_EightBits":
+        """Itself, as `_Blocks` do."""
+        return self
+
     @staticmethod
     def pays(rows: int) -> bool:
         """Whether so many rows can be made so, and are faster."""
