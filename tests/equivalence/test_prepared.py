@@ -2,7 +2,10 @@
 
 import copy
 import math
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -235,6 +238,33 @@ def test_8_bits_by_onednn_are_the_product_whatever_the_numbers() -> None:
         x[3, 5] = number
         with pytest.raises(DragomanError, match="not all numbers of the model are finite"):
             product(x)
+
+
+@pytest.mark.skipif(not (products._VNNI and products._sums_are_whole()), reason="inputs have 7 bits here")
+@torch.inference_mode()
+def test_inputs_have_8_bits_where_no_sum_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a step of the inputs is about all that is lost, and a step of 7 bits is twice as large."""
+    torch.manual_seed(6)
+    layer, x, errors = Linear(400, 400), torch.randn(64, 400), []
+    for vnni in (True, False):
+        monkeypatch.setattr(products, "_VNNI", vnni)
+        errors.append((Product(layer, precision="int8").forward(x) - layer(x)).abs().mean())
+    assert errors[0] < 0.7 * errors[1]
+
+
+@pytest.mark.skipif(not products._ONEDNN, reason="no 8 bits by oneDNN here")
+def test_onednn_without_the_instructions_for_8_bits_is_not_asked() -> None:
+    """It would lose up to half of a sum, and say nothing."""
+    largest_numbers = """
+import torch
+from dragoman.decoding.products import OutputProduct
+from dragoman.model.embedding import Embedding
+output = Embedding(100, 512, pad=0)
+with torch.inference_mode():
+    output.weight.fill_(1.0)
+    assert (OutputProduct(output, None, precision="int8")._of_its_own(torch.ones(64, 512)) - 512).abs().max() < 1
+"""
+    subprocess.run([sys.executable, "-c", largest_numbers], check=True, env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"})
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ import math
 import platform
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar, cast, get_args
 
 import torch
@@ -35,8 +35,9 @@ _ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other
     hasattr(torch.ops.mkldnn, name)  # PyTorch promises neither, and has none of them where it was built without oneDNN
     for name in ("_reorder_linear_weight", "_linear_pointwise")
 )
+_EIGHT_BITS = hasattr(torch.ops.onednn, "qlinear_pointwise")
 _VNNI: bool = getattr(torch.cpu, "_is_vnni_supported", bool)()
-"""Whether the processor adds up products of 8 bits without losing any; where it may lose some, inputs have 7."""
+"""Whether the processor can add up products of 8 bits without losing any; where it may lose some (`_sums_are_whole`), inputs have 7."""
 _EIGHT_ROWS = 64
 """Rows by the output matrix that oneDNN makes in 8 bits at once: always so many, for it keeps 400 kB of code for each count."""
 
@@ -83,7 +84,7 @@ class _EightBits:
     @staticmethod
     def pays(rows: int) -> bool:
         """Whether so many rows can be made so, and are faster."""
-        return _EIGHT_ROWS < 2 * rows <= 2 * _EIGHT_ROWS and _ONEDNN and _VNNI and hasattr(torch.ops.onednn, "qlinear_pointwise")
+        return _EIGHT_ROWS < 2 * rows <= 2 * _EIGHT_ROWS and _ONEDNN and _EIGHT_BITS and _VNNI and _sums_are_whole()
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, I), at most `_EIGHT_ROWS` rows; returns (N, O)."""
@@ -98,6 +99,18 @@ class _EightBits:
             eight, scale, zero, self.weight, self.scales, self.zeros, self.bias, 1.0, 0, torch.float32, "none", [], ""
         )
         return cast(Tensor, made)[: len(x)]
+
+
+@cache
+def _sums_are_whole() -> bool:
+    """Whether the largest numbers of 8 bits are added up without loss, which no processor says: oneDNN may have been told to leave
+    instructions out (ONEDNN_MAX_CPU_ISA), and its sums are silently too small then.
+    """
+    ones = torch.ones(_EIGHT_ROWS, _EIGHT_ROWS)
+    sums = [torch.ops.quantized.linear_dynamic(ones, _packed(ones, None), False)]
+    if _ONEDNN and _EIGHT_BITS:
+        sums.append(_EightBits(ones, None)(ones))
+    return all(bool(((each - _EIGHT_ROWS).abs() < 1).all()) for each in sums)
 
 
 def _in_blocks(weight: Tensor) -> bool:
@@ -132,7 +145,7 @@ class Product(nn.Module):
         """x (…, I) float32; returns (…, O) float32."""
         if self.packed is not None and (self.wide is None or x.numel() > _SINGLE * x.size(-1)):
             try:
-                return cast(Tensor, torch.ops.quantized.linear_dynamic(x.float(), self.packed, not _VNNI))
+                return cast(Tensor, torch.ops.quantized.linear_dynamic(x.float(), self.packed, not (_VNNI and _sums_are_whole())))
             except RuntimeError:
                 _check_finite(x)  # what has no largest number has no scale
                 raise
