@@ -104,7 +104,8 @@ class PreparedDecoderLayer:
         (sentences, heads, count, width), (key, value) = query.shape, seen
         if key.stride(3) == 1 and not _are_many(sentences * heads, query):
             return _rows(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
-        # PyTorch's own takes each head of each sentence for a task, and for one so small mostly what a task takes.
+        # PyTorch's own takes each head of each sentence for a task, and for one so small mostly what a task takes. Its fast way
+        # does not take keys that lie as columns, which a batch keeps when few of its sentences are left.
         scores = torch.bmm(query.reshape(-1, count, width), key.flatten(0, 1).transpose(1, 2)).mul_(width**-0.5)  # (B·H, K, T)
         if mask is not None:
             scores.view(sentences, heads, count, -1).add_(mask)
