@@ -27,10 +27,12 @@ from dragoman.decoding.step import TransformerStep
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError, UsageError
 from dragoman.model import Transformer
+from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.build import build_model
 from dragoman.model.embedding import Embedding
 from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
+from dragoman.model.transformer import Encoder
 from small_bundles import fx_rand, random_sentences
 
 SIZES: Mapping[str, Any] = {
@@ -122,7 +124,17 @@ def test_one_sentence_alone_has_the_same_log_probabilities(kind: str, length: in
         tokens = torch.randint(4, 150, (sum(map(len, rows)),))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *NOT_PREPARED, "embedding norm", "token types"])
+class _TwiceEncoder(Encoder):
+    def forward(self, *args: Any) -> torch.Tensor:
+        return 2 * super().forward(*args)
+
+
+class _TwiceAttention(MultiHeadAttention):
+    def forward(self, *args: Any) -> torch.Tensor:
+        return 2 * super().forward(*args)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *NOT_PREPARED, "embedding norm", "token types", "own encoder", "own attention"])
 @torch.inference_mode()
 def test_the_encoder_has_the_same_memory(kind: str) -> None:
     """Where there is padding and where there is none; what is not as in the paper is computed by the layers themselves."""
@@ -131,8 +143,12 @@ def test_the_encoder_has_the_same_memory(kind: str) -> None:
         encoder.embedding_norm = nn.LayerNorm(SIZES["d_model"])
     if kind == "token types":
         encoder.token_types = nn.Embedding(2, SIZES["d_model"])
+    if kind == "own encoder":
+        encoder.__class__ = _TwiceEncoder
+    if kind == "own attention":
+        encoder.layers[0].self_attn.__class__ = _TwiceAttention
     prepared = prepared_encoder(encoder, "fp32")
-    assert isinstance(prepared, PreparedEncoder) == (kind not in NOT_PREPARED and kind != "token types")
+    assert isinstance(prepared, PreparedEncoder) == (kind not in (*NOT_PREPARED, "token types", "own encoder", "own attention"))
     for lengths in ((3, 9, 5, 1), (6, 6), (7,)):
         source, tokens = some_sources(lengths)
         mask = None if tokens.all() else padding_mask(tokens)

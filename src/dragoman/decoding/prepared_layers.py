@@ -153,7 +153,7 @@ class PreparedEncoder:
 
 def prepared_encoder(encoder: nn.Module, precision: Precision) -> Callable[[Tensor, Tensor | None], Tensor]:
     """A function of source ids (B, S) and a mask (B, 1, 1, S) or None that is the encoder in evaluation, its products prepared."""
-    if not isinstance(encoder, Encoder) or encoder.token_types is not None:
+    if type(encoder) is not Encoder or encoder.token_types is not None:
         return with_products(encoder, precision)
     plain = all(type(layer) is EncoderLayer and is_plain(layer.self_attn) for layer in encoder.layers)
     return PreparedEncoder(encoder, precision) if plain else with_products(encoder, precision)
@@ -161,7 +161,7 @@ def prepared_encoder(encoder: nn.Module, precision: Precision) -> Callable[[Tens
 
 def is_plain(attention: MultiHeadAttention) -> bool:
     """Whether attention is as in the paper, with PyTorch's kernel."""
-    changed = attention.query_norm or attention.key_norm or attention.rotary
+    changed = type(attention) is not MultiHeadAttention or attention.query_norm or attention.key_norm or attention.rotary
     return not changed and attention.kv_heads == attention.n_heads and type(attention.attention) is FusedAttention
 
 
