@@ -32,6 +32,11 @@ def test_a_memory_of_other_sentences(as_columns: bool) -> None:
     memory = memory.first(4)
     alike(memory, (expected[0][:4], expected[1][:4]), 4)
 
+    filled = Memory.of(*made, as_columns=as_columns, fewest=7)
+    assert filled.keys.shape == (6, HEADS, 7, SIZES[0])
+    assert all(torch.equal(each, torch.zeros_like(each)) for each in (filled.keys[:, :, 4:], filled.values[:, :, 4:]))
+    assert torch.equal(filled.keys[:, :, :4], made[0].transpose(1, 2))
+
     memory = memory.select(torch.tensor([3, 3, 1]))
     assert memory.as_columns == as_columns
     alike(memory, (expected[0][[3, 3, 1]], expected[1][[3, 3, 1]]), 4)

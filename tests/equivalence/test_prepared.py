@@ -294,14 +294,17 @@ def test_few_rows_by_a_small_matrix_stay_out_of_8_bits() -> None:
 
 
 @pytest.mark.parametrize("precision", get_args(Precision))
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("biases", [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("width", [24, 400])
 @torch.inference_mode()
-def test_a_product_of_rows_is_the_same_in_fewer_calls(precision: Precision, bias: bool, width: int) -> None:
-    product = Product(Linear(width, 330, bias=bias), Linear(width, 10, bias=bias), precision=precision)
+def test_a_product_of_rows_is_the_same_in_fewer_calls(precision: Precision, biases: tuple[bool, bool], width: int) -> None:
+    layers = [Linear(width, size, bias=bias) for size, bias in zip((330, 10), biases, strict=True)]
+    product = Product(*layers, precision=precision)
     for rows in (1, 9, 64):
         x = torch.randn(rows, width)
         assert torch.equal(product.of_rows()(x), product.forward(x))
+        exact = torch.cat([layer(x) for layer in layers], 1)
+        torch.testing.assert_close(product.forward(x), exact, atol=1e-5 if precision == "fp32" else 0.1, rtol=0)
 
 
 @pytest.mark.parametrize("bias", [True, False])

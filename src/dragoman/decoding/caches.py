@@ -10,6 +10,7 @@ grows, so it lies one position after another, and the room is behind.
 
 from typing import NamedTuple, Self
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -28,8 +29,13 @@ class Memory(Seen):
     """Of the source, without room for more."""
 
     @classmethod
-    def of(cls, keys: Tensor, values: Tensor, *, as_columns: bool) -> Self:
-        """That of keys (B, T, H, d_k) and values (B, T, H, d_v); keys that lie as columns do so in memory, (B, H, d_k, T)."""
+    def of(cls, keys: Tensor, values: Tensor, *, as_columns: bool, fewest: int = 1) -> Self:
+        """That of keys (B, T, H, d_k) and values (B, T, H, d_v), with zeros behind them where there are fewer positions than the fewest.
+
+        Keys that lie as columns do so in memory, (B, H, d_k, T).
+        """
+        if (more := fewest - keys.size(1)) > 0:
+            keys, values = (F.pad(each, (0, 0, 0, 0, 0, more)) for each in (keys, values))
         keys = keys.permute(0, 2, 3, 1).contiguous().transpose(2, 3) if as_columns else keys.transpose(1, 2).contiguous()
         return cls(keys, values.transpose(1, 2).contiguous())
 

@@ -75,7 +75,7 @@ class PreparedStep(StepModel[Prepared]):
             cache.zero_()  # nobody's keys have no weight, but must be numbers
         if sentences == 1 and whole and first.folding and 2 * length <= sum(first.sizes):  # of more tokens there is more to read
             return Prepared(1, 0, 0, [], mask, own, None, (encoded, [layer.folded(encoded) for layer in self.layers]))
-        return Prepared(1, 0, 0, self._memory(encoded), mask, own, None)
+        return Prepared(1, 0, 0, [layer.memory(encoded, _FEWEST) for layer in self.layers], mask, own, None)
 
     @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
@@ -104,7 +104,7 @@ class PreparedStep(StepModel[Prepared]):
         first = state.own[0]
         before, after = len(first.keys), len(rows)
         if state.folded and after > 1:
-            state = replace(state, memory=self._memory(state.folded[0]), folded=None)
+            state = replace(state, memory=[layer.memory(state.folded[0], _FEWEST) for layer in self.layers], folded=None)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
             seen = first.keys.new_zeros(before, state.hypotheses, state.length)
@@ -130,12 +130,6 @@ class PreparedStep(StepModel[Prepared]):
             places = first.rows(positions, sentence)
             memories, caches = [each.select(sentence) for each in state.memory], [seen.select(places, after) for seen in state.own]
         return replace(state, memory=memories, own=caches, memory_mask=state.memory_mask.index_select(0, sentence))
-
-    def _memory(self, encoded: Tensor) -> list[Memory]:
-        """Each layer's, of the encoder's output (B, S, D), with positions of nobody's up to the fewest."""
-        if (more := _FEWEST - encoded.size(1)) > 0:
-            encoded = F.pad(encoded, (0, 0, 0, more))
-        return [layer.memory(encoded) for layer in self.layers]
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.decoding.caches import Growing, Memory, Seen
-from dragoman.decoding.products import Precision, Product, feed_forward, with_products
+from dragoman.decoding.products import Precision, Product, bias_of, feed_forward, with_products
 from dragoman.model.attention import FusedAttention, MultiHeadAttention
 from dragoman.model.layers import DecoderLayer, EncoderLayer, Inner
 from dragoman.model.linear import Linear
@@ -61,9 +61,9 @@ class PreparedDecoderLayer:
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=norm_of(norm), dropout=_same) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
-    def memory(self, encoded: Tensor) -> Memory:
-        """That of the encoder's output (B, S, D)."""
-        return Memory.of(*self._keys_values(encoded), as_columns=_are_many(len(encoded) * self.heads, encoded))
+    def memory(self, encoded: Tensor, fewest: int) -> Memory:
+        """That of the encoder's output (B, S, D), with keys of nobody's up to the fewest."""
+        return Memory.of(*self._keys_values(encoded), as_columns=_are_many(len(encoded) * self.heads, encoded), fewest=fewest)
 
     def folded(self, encoded: Tensor) -> Folded:
         """The same of one sentence (1, S, D), with the products around it."""
@@ -139,13 +139,14 @@ class PreparedEncoder:
     """An `Encoder` with its products prepared."""
 
     def __init__(self, encoder: Encoder, precision: Precision) -> None:
-        self.encoder, self.final_norm = encoder, norm_of(encoder.final_norm)
+        self.embedding, self.positions, self.embedding_norm = encoder.embedding, encoder.positions, encoder.embedding_norm
+        self.final_norm = norm_of(encoder.final_norm)
         self.layers = [_PreparedEncoderLayer(cast(EncoderLayer, layer), precision) for layer in encoder.layers]
 
     def __call__(self, source: Tensor, mask: Tensor | None) -> Tensor:
         """source (B, S) of ids, mask (B, 1, 1, S) or None; returns the memory (B, S, D)."""
-        embedded = self.encoder.positions.forward(self.encoder.embedding.forward(source))  # (B, S, D)
-        x = self.encoder.embedding_norm.forward(embedded).flatten(0, 1)  # (N, D)
+        embedded = self.positions.forward(self.embedding.forward(source))  # (B, S, D)
+        x = self.embedding_norm.forward(embedded).flatten(0, 1)  # (N, D)
         for layer in self.layers:
             x = layer(x, len(source), mask)
         return self.final_norm(x).view(embedded.shape)
@@ -181,9 +182,7 @@ def _rows(heads: Tensor) -> Tensor:
 
 def _around_memory(cross: MultiHeadAttention) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What stands on both sides of a memory: W_q (H, d_k, D) and b_q (H, d_k, 1) over √d_k; W_o (H, d_v, D), b_o (1, 1, D) over H."""
-    heads, biases = cross.n_heads, []
-    for layer in (cross.w_q, cross.w_concat):
-        biases.append(layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach())
+    heads, biases = cross.n_heads, [bias_of(layer) for layer in (cross.w_q, cross.w_concat)]
     query, query_bias = (each.view(heads, cross.d_k, -1) * cross.d_k**-0.5 for each in (cross.w_q.weight.detach(), biases[0]))
     concat = cross.w_concat.weight.detach().t().reshape(heads, cross.d_v, -1)
     return query, query_bias, concat.contiguous(), biases[1].view(1, 1, -1) / heads

@@ -132,9 +132,9 @@ class Product(nn.Module):
     def __init__(self, *layers: Linear | Embedding, precision: Precision, bias: Tensor | None = None) -> None:
         super().__init__()
         weight = _joined([layer.weight.detach() for layer in layers])  # (O, I)
-        biases = [layer.bias.detach() for layer in layers if isinstance(layer, Linear) and layer.bias is not None]
-        if bias is not None:
-            biases.append(bias.detach())
+        biases = [] if bias is None else [bias.detach()]
+        if any(isinstance(layer, Linear) and layer.bias is not None for layer in layers):
+            biases = [bias_of(cast(Linear, layer)) for layer in layers]
         self.bias = _joined(biases) if biases else None  # (O)
         always_packed = precision == "int8" and weight.numel() > _SMALL
         self.wide = None if always_packed else _of_rows(weight, self.bias)  # float32, which stays for few rows
@@ -264,6 +264,11 @@ def check_products(precision: str, device: torch.device, *, known: Sequence[str]
 
 def _joined(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def bias_of(layer: Linear) -> Tensor:
+    """A layer's bias (O), zeros where it has none and its neighbours have."""
+    return layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
 
 
 def _check_finite(numbers: Tensor) -> None:
