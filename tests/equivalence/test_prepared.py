@@ -283,6 +283,16 @@ with torch.inference_mode():
     subprocess.run([sys.executable, "-c", largest_numbers], check=True, env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"})
 
 
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("place", ["encoder.layers.0.norm1.weight", "encoder.layers.1.feed_forward.0.bias", "decoder.final_norm.bias"])
+def test_a_weight_that_is_no_number_is_not_lost_in_8_bits(place: str, number: float) -> None:
+    """A product in 8 bits can make finite numbers of it, also of what comes from biases and norms, which are not in 8 bits themselves."""
+    model = model_of(norm_place="pre", d_model=400)
+    nn.init.constant_(model.get_parameter(place)[5:6], number)
+    with pytest.raises(DragomanError, match="the model's weights are damaged"):
+        PreparedStep(model, precision="int8")
+
+
 @torch.inference_mode()
 def test_few_rows_by_a_small_matrix_stay_out_of_8_bits() -> None:
     small, large = Linear(24, 30), Linear(400, 400)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from dragoman.decoding.caches import Growing, Memory
 from dragoman.decoding.prepared_layers import Folded, PreparedDecoderLayer, is_plain, norm_of, prepared_encoder
-from dragoman.decoding.products import AskedPrecision, OutputProduct, Precision, check_products
+from dragoman.decoding.products import AskedPrecision, OutputProduct, Precision, check_finite, check_products
 from dragoman.decoding.step import StepModel, TransformerStep
 from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
@@ -53,10 +53,14 @@ class Prepared:
 class PreparedStep(StepModel[Prepared]):
     """A `Transformer` as a `StepModel`, faster than `TransformerStep` and the same to rounding, for models that `can_prepare`.
 
-    The weights are those of the moment it is made. ``precision`` is that of the products: fp32, bf16 or int8.
+    The weights are those of the moment it is made. ``precision`` is that of the products: fp32, bf16 or int8, for which
+    DragomanError is raised where a weight is no finite number.
     """
 
     def __init__(self, model: Transformer, *, precision: Precision = "fp32") -> None:
+        if precision == "int8":  # what is no number may be one again behind a product in 8 bits, and no output would tell
+            for parameter in model.parameters():
+                check_finite(parameter)
         self.decoder = model.decoder
         self.encoder = prepared_encoder(model.encoder, precision)
         self.layers = [PreparedDecoderLayer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]

@@ -91,7 +91,7 @@ class _EightBits:
         lowest, highest = (float(each) for each in torch.aminmax(x))
         scale = (max(highest, 0.0) - min(lowest, 0.0)) / 255 or 1.0
         if not math.isfinite(scale):
-            _check_finite(x)
+            check_finite(x)
         zero = round(-min(lowest, 0.0) / scale)
         eight = torch.div(x, scale).add_(zero).round_().clamp_(0, 255).to(torch.uint8)
         eight = F.pad(eight, (0, 0, 0, _EIGHT_ROWS - len(x)))
@@ -147,7 +147,7 @@ class Product(nn.Module):
             try:
                 return cast(Tensor, torch.ops.quantized.linear_dynamic(x.float(), self.packed, not (_VNNI and _sums_are_whole())))
             except RuntimeError:
-                _check_finite(x)  # what has no largest number has no scale
+                check_finite(x)  # what has no largest number has no scale
                 raise
         wide = cast(Callable[[Tensor], Tensor], self.wide)
         if self.narrow is None or x.numel() < FEWEST_NARROW * x.size(-1):
@@ -271,7 +271,8 @@ def bias_of(layer: Linear) -> Tensor:
     return layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias.detach()
 
 
-def _check_finite(numbers: Tensor) -> None:
+def check_finite(numbers: Tensor) -> None:
+    """Raise DragomanError for a number of a model that is none, or infinite."""
     if not numbers.isfinite().all():
         raise DragomanError("not all numbers of the model are finite: the model's weights are damaged; use an undamaged copy")
 
@@ -287,5 +288,5 @@ def _packed(weight: Tensor, bias: Tensor | None) -> Any:
 
 def _scales(weight: Tensor) -> Tensor:
     """What 1 of 8 bits stands for in each row of a matrix (O, I); DragomanError for damaged weights."""
-    _check_finite(weight)
+    check_finite(weight)
     return weight.abs().amax(1).clamp(min=1e-8).double() / 127
