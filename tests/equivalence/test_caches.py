@@ -64,7 +64,7 @@ def test_what_grows_is_what_was_written_whatever_happens_to_it(seed: int, senten
         if what == "write":
             count = draw.randint(1, 3)
             if length + count > cache.room:
-                cache = cache.with_room(2 * (length + count))
+                cache = Growing.holding(cache, 2 * (length + count))
             made = torch.randn(now * count, HEADS * sum(SIZES))
             cache.write(length, made)
             new = made.split([HEADS * size for size in SIZES], 1)

@@ -21,7 +21,7 @@ from dragoman.decoding import products
 from dragoman.decoding.beam import beam_search, largest
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
-from dragoman.decoding.prepared_layers import PreparedEncoder, prepared_encoder
+from dragoman.decoding.prepared_encoder import PreparedEncoder, prepared_encoder
 from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product, _EightBits
 from dragoman.decoding.step import TransformerStep
 from dragoman.decoding.translate import Translator

@@ -96,13 +96,9 @@ class Growing(Seen):
         for place, part in zip(self.part(start, count), parts, strict=True):
             place.copy_(part.view(sentences, count, heads, -1).transpose(1, 2))
 
-    def with_room(self, room: int) -> Self:
-        """The same with room for so many positions."""
-        return self.holding(self, room)
-
     @classmethod
     def holding(cls, seen: Seen, room: int) -> Self:
-        """A cache of its own that begins with other positions."""
+        """A cache that begins with positions of another, with room for so many."""
         sentences, heads, _, size = seen.values.shape
         made = cls.of(seen.values, sentences, heads, (seen.keys.size(3), size), room)
         made.begin_with(seen)
@@ -124,7 +120,7 @@ class Growing(Seen):
         return Seen(*(each.permute(1, 2, 0, 3) for each in taken))
 
     def select(self, rows: Tensor, sentences: int) -> Self:
-        """The same as a cache of its own, with room for no more."""
+        """The same as a cache, with room for no more."""
         taken = self.taken(rows, sentences)
         return self.holding(taken, len(rows) // sentences) if sentences == 1 else type(self)(*taken)
 

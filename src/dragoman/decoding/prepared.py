@@ -8,29 +8,41 @@ stays where it is: when hypotheses change places, only ``seen`` does, which says
 so before long most keys are nobody's, and those that are somebody's close up.
 
 A step of one sentence is mostly calls and the reading of matrices. In the attention to the source the sentence's memory stands between two
-matrices, so these products are taken once, and a step has two small ones in place of four (`Folded`).
+matrices, so these products are taken once, and a step has two small ones in place of four (`_Folded`).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.decoding.caches import Growing, Memory
-from dragoman.decoding.prepared_layers import Folded, PreparedDecoderLayer, is_plain, norm_of, prepared_encoder
-from dragoman.decoding.products import AskedPrecision, OutputProduct, Precision, check_finite, check_products
+from dragoman.decoding.caches import Growing, Memory, Seen
+from dragoman.decoding.prepared_encoder import is_plain, norm_of, prepared_encoder, rows_of, unchanged
+from dragoman.decoding.products import (
+    AskedPrecision,
+    OutputProduct,
+    Precision,
+    Product,
+    bias_of,
+    check_finite,
+    check_products,
+    feed_forward,
+)
 from dragoman.decoding.step import StepModel, TransformerStep
 from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import MultiHeadAttention
-from dragoman.model.layers import DecoderLayer
+from dragoman.model.layers import DecoderLayer, Inner
+from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
 
 _ROOM = 32  # keys that a new cache has room for
+_MANY = 32  # heads of sentences, from which on attention is products of all of them
 _FEWEST = 16  # keys of attention, the last of them nobody's where there are fewer: PyTorch takes 16 numbers at once, and fewer one by one
 _EVERY = 4  # steps between two looks for keys that nobody sees any more
 
@@ -46,8 +58,100 @@ class Prepared:
     memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
     own: list[Growing]  # of each layer, T positions
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
-    folded: tuple[Tensor, list[Folded]] | None = None  # of one sentence: its encoder's output (1, S, D), and each layer's
+    folded: "tuple[Tensor, list[_Folded]] | None" = None  # of one sentence: its encoder's output (1, S, D), and each layer's
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
+
+
+@dataclass(frozen=True)
+class _Folded:
+    """Attention to one sentence with the products before and behind it, softmax(x Aᵀ + b) C with the softmax over each head's S.
+
+    With a head's keys K, values V and its parts of W_q, b_q and W_o: A = K W_q / √d_k, b = K b_q / √d_k, and C = V W_o + b_o / H.
+    """
+
+    heads: int
+    before: Tensor  # Aᵀ (D, H·S)
+    bias: Tensor  # b (H·S)
+    behind: Tensor  # C (H·S, D)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (K, D) of the sentence's hypotheses; returns (K, D)."""
+        scores = torch.addmm(self.bias, x, self.before).view(len(x), self.heads, -1)  # (K, H, S)
+        return torch.mm(torch.softmax(scores, -1).view(len(x), -1), self.behind)
+
+
+class _Layer:
+    """A `DecoderLayer` with its products prepared."""
+
+    def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
+        own, cross = layer.self_attn, layer.cross_attn
+        self.heads, self.sizes = own.n_heads, (own.d_k, own.d_v)
+        self.widths = [self.heads * own.d_k, self.heads * sum(self.sizes)]
+
+        def product(*layers: Linear) -> Inner:
+            return Product(*layers, precision=precision).of_rows()
+
+        # A step of one sentence is mostly calls, so there are as few as can be between the products.
+        self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
+        query = Product(cross.w_q, precision=precision)
+        self.folding = None if query.wide is None else _around_memory(cross)  # None where the products of few rows are not in float32
+        self.query, self.cross_concat = query.of_rows(), product(cross.w_concat)
+        self._memory = Product(cross.w_k, cross.w_v, precision=precision).forward
+        self.feed_forward = feed_forward(layer.feed_forward, precision)
+        self.around = [partial(layer.around, norm=norm_of(norm), dropout=unchanged) for norm in (layer.norm1, layer.norm2, layer.norm3)]
+
+    def memory(self, encoded: Tensor, fewest: int) -> Memory:
+        """That of the encoder's output (B, S, D), with keys of nobody's up to the fewest."""
+        return Memory.of(*self._keys_values(encoded), as_columns=_are_many(len(encoded) * self.heads, encoded), fewest=fewest)
+
+    def folded(self, encoded: Tensor) -> _Folded:
+        """The same of one sentence (1, S, D), with the products around it."""
+        keys, values = (each[0].transpose(0, 1) for each in self._keys_values(encoded))  # (H, S, w)
+        queries, query_bias, concat, concat_bias = cast("tuple[Tensor, ...]", self.folding)
+        before, behind = torch.bmm(keys, queries), torch.baddbmm(concat_bias, values, concat)  # (H, S, D)
+        return _Folded(self.heads, before.flatten(0, 1).t(), torch.bmm(keys, query_bias).flatten(), behind.flatten(0, 1))
+
+    def _keys_values(self, encoded: Tensor) -> list[Tensor]:
+        """Those (B, S, H, w) of the encoder's output (B, S, D)."""
+        parts = self._memory(encoded).split_with_sizes([self.heads * size for size in self.sizes], 2)
+        return [part.view(*part.shape[:2], self.heads, -1) for part in parts]
+
+    def __call__(
+        self, x: Tensor, own: Growing, memory: Memory | _Folded, masks: tuple[Tensor | None, Tensor], at: tuple[int, int]
+    ) -> Tensor:
+        """x (N, D) of the new positions; returns (N, D).
+
+        ``at``: the position of own where their keys and values begin, and how many positions are seen.
+        """
+        count, (start, shown) = masks[1].size(2), at
+
+        def self_attention(y: Tensor) -> Tensor:
+            query, keys_values = self.own(y).split_with_sizes(self.widths, 1)
+            own.write(start, keys_values)
+            return self.own_concat(self._attention(self._heads(query, count), own.part(0, shown), masks[0]))
+
+        def cross_attention(y: Tensor) -> Tensor:
+            return self.cross_concat(self._attention(self._heads(self.query(y), count), cast(Memory, memory), masks[1]))
+
+        x = self.around[0](x, self_attention)
+        x = self.around[1](x, memory if isinstance(memory, _Folded) else cross_attention)
+        return self.around[2](x, self.feed_forward)
+
+    def _heads(self, rows: Tensor, count: int) -> Tensor:
+        """(N, H·width) as (B, H, K, width)."""
+        return rows.view(-1, count, self.heads, rows.size(1) // self.heads).transpose(1, 2)
+
+    def _attention(self, query: Tensor, seen: Seen, mask: Tensor | None) -> Tensor:
+        """query (B, H, K, d_k), what is seen, mask (B, 1, K, T) or None where all see all; returns (N, H·d_v)."""
+        (sentences, heads, count, width), (key, value) = query.shape, seen
+        if key.stride(3) == 1 and not _are_many(sentences * heads, query):
+            return rows_of(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+        # PyTorch's own takes each head of each sentence for a task, and for one so small mostly what a task takes. Its fast way
+        # does not take keys that lie as columns, which a batch keeps when few of its sentences are left.
+        scores = torch.bmm(query.reshape(-1, count, width), key.flatten(0, 1).transpose(1, 2)).mul_(width**-0.5)  # (B·H, K, T)
+        if mask is not None:
+            scores.view(sentences, heads, count, -1).add_(mask)
+        return rows_of(torch.bmm(torch.softmax(scores, -1), value.flatten(0, 1)).view(sentences, heads, count, -1))
 
 
 class PreparedStep(StepModel[Prepared]):
@@ -63,7 +167,7 @@ class PreparedStep(StepModel[Prepared]):
                 check_finite(parameter)
         self.decoder = model.decoder
         self.encoder = prepared_encoder(model.encoder, precision)
-        self.layers = [PreparedDecoderLayer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
+        self.layers = [_Layer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
         self.final_norm = norm_of(model.decoder.final_norm)
         self.output = OutputProduct(model.output, model.output_bias, precision=precision)
 
@@ -95,8 +199,8 @@ class PreparedStep(StepModel[Prepared]):
         masks, shown = (_mask(seen, length, fewest, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, fewest)
         own = state.own
         if own[0].room < length:
-            own = [each.with_room(max(length, 2 * state.length)) for each in own]
-        memories: Sequence[Memory | Folded] = state.folded[1] if state.folded else state.memory
+            own = [Growing.holding(each, max(length, 2 * state.length)) for each in own]
+        memories: Sequence[Memory | _Folded] = state.folded[1] if state.folded else state.memory
         for layer, cache, memory in zip(self.layers, own, memories, strict=True):
             x = layer(x, cache, memory, masks, (state.length, shown))
         room = self.output.room(len(x), state.room)
@@ -160,7 +264,7 @@ def can_prepare(model: EncoderDecoder) -> bool:
         return False
     watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
-    if watched or not all(isinstance(each, MultiHeadAttention) and is_plain(each) for each in heads):
+    if watched or not all(map(is_plain, heads)):
         return False
     return len({(each.n_heads, each.d_k, each.d_v) for each in cast(list[MultiHeadAttention], heads)}) == 1
 
@@ -208,3 +312,16 @@ def _without_unseen(state: Prepared) -> Prepared:
     for own in state.own:
         own.begin_with(own.taken(rows, len(places)))
     return replace(state, length=most, seen=seen.gather(2, places[:, None].expand(-1, seen.size(1), -1)))
+
+
+def _are_many(heads: int, like: Tensor) -> bool:
+    """Whether attention of so many heads of all sentences is products of them all."""
+    return heads >= _MANY and like.device.type == "cpu"
+
+
+def _around_memory(cross: MultiHeadAttention) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What stands on both sides of a memory: W_q (H, d_k, D) and b_q (H, d_k, 1) over √d_k; W_o (H, d_v, D), b_o (1, 1, D) over H."""
+    heads, biases = cross.n_heads, [bias_of(layer) for layer in (cross.w_q, cross.w_concat)]
+    query, query_bias = (each.view(heads, cross.d_k, -1) * cross.d_k**-0.5 for each in (cross.w_q.weight.detach(), biases[0]))
+    concat = cross.w_concat.weight.detach().t().reshape(heads, cross.d_v, -1)
+    return query, query_bias, concat.contiguous(), biases[1].view(1, 1, -1) / heads

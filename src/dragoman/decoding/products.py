@@ -72,10 +72,9 @@ class _EightBits:
     """x Wᵀ + b in 8 bits by oneDNN, which takes up to half the time of PyTorch's own product where there are many rows and outputs."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        scales = _scales(weight)
-        eight = torch.round(weight / scales[:, None]).to(torch.int8)  # (O, I)
+        self.scales, self.zeros, self.bias = _scales(weight).float(), torch.zeros(len(weight), dtype=torch.long), bias
+        eight = torch.round(weight / self.scales[:, None]).to(torch.int8)  # (O, I)
         self.weight = torch.ops.onednn.qlinear_prepack(eight, [_EIGHT_ROWS, weight.size(1)])
-        self.scales, self.zeros, self.bias = scales.float(), torch.zeros(len(weight), dtype=torch.long), bias
 
     def __deepcopy__(self, known: dict[int, Any]) -> "_EightBits":
         """Itself, as `_Blocks` do."""
@@ -88,6 +87,7 @@ class _EightBits:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, I), at most `_EIGHT_ROWS` rows; returns (N, O)."""
+        x = x.float()  # under a caller's autocast it may have another type
         lowest, highest = (float(each) for each in torch.aminmax(x))
         scale = (max(highest, 0.0) - min(lowest, 0.0)) / 255 or 1.0
         if not math.isfinite(scale):

@@ -78,8 +78,8 @@ class _Exchange:
         finally:
             metrics.inflight -= 1
             seconds = time.perf_counter() - self.began
-            refused = self.path if self.path in self.front.methods else "other"  # of no route that was reached, or before one was
-            route = self.front.names.get(self.scope.get("endpoint"), refused)
+            asked = self.path if self.path in self.front.methods else "other"  # which a request refused before its route has not reached
+            route = self.front.names.get(self.scope.get("endpoint"), asked)
             metrics.answered(route, self.status, seconds)
             if self.service.settings.access_log:
                 self.service.say(self._line(route, seconds))
