@@ -155,7 +155,7 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     record = Report.read(run).best()
     if record and record["step"] == progress.best_step and "bleu" in record:
         best += f": BLEU {record['bleu']:.2f} {record['signature']}"
-    cut = reason in ("max_minutes", "patience") and not trainer.warned
+    cut = reason in ("max_minutes", "patience") and not trainer.outlook.told
     warnings = cut_short(trainer.settings, progress.step, by_minutes=reason == "max_minutes") if cut else []
     uses = {
         "decoder-only": [f'  dragoman generate {run} "PROMPT"', f"  dragoman score {run} --test FILE"],

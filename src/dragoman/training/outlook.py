@@ -39,20 +39,36 @@ def _rising(training: TrainingConfig, step: int, at: str) -> list[str]:
     ]
 
 
-def foretold(training: TrainingConfig, progress: Progress) -> list[str]:
-    """The warnings of a run that its minutes will cut short, from its speed so far; nothing before a tenth of them."""
-    if not training.max_minutes or not _ENOUGH <= progress.seconds / (60 * training.max_minutes) < 1:
-        return []
-    reached = int(60 * training.max_minutes * progress.step / progress.seconds)
-    return cut_short(training, reached, by_minutes=True, about=True) if reached < training.max_steps else []
+class Outlook:
+    """What is ahead of a run, by its speed since it was started or resumed: before that it may have been on another machine, or asleep.
 
+    ``told`` says whether it has told what the minutes cut off.
+    """
 
-def seconds_left(training: TrainingConfig, progress: Progress) -> float:
-    """To the end of the run, by its speed so far."""
-    left = (training.max_steps - progress.step) * progress.seconds / progress.step
-    if training.max_minutes:
-        left = min(left, 60 * training.max_minutes - progress.seconds)
-    return max(left, 0.0)
+    def __init__(self, training: TrainingConfig, progress: Progress) -> None:
+        """``progress`` is where the run is started or resumed."""
+        self.training, self._step, self._seconds, self.told = training, progress.step, progress.seconds, False
+
+    def seconds_left(self, progress: Progress) -> float:
+        """To the end of the run."""
+        left = (self.training.max_steps - progress.step) / self._speed(progress)
+        if self.training.max_minutes:
+            left = min(left, 60 * self.training.max_minutes - progress.seconds)
+        return max(left, 0.0)
+
+    def foretold(self, progress: Progress) -> list[str]:
+        """The warnings of a run that its minutes will cut short: once, and nothing before a tenth of them."""
+        most = 60 * (self.training.max_minutes or 0.0)
+        if self.told or not _ENOUGH * most <= progress.seconds < most:
+            return []
+        reached = progress.step + int((most - progress.seconds) * self._speed(progress))
+        sentences = cut_short(self.training, reached, by_minutes=True, about=True) if reached < self.training.max_steps else []
+        self.told = bool(sentences)
+        return sentences
+
+    def _speed(self, progress: Progress) -> float:
+        """Steps a second."""
+        return (progress.step - self._step) / (progress.seconds - self._seconds)
 
 
 def when_diverged(training: TrainingConfig, run: Path) -> str:

@@ -28,7 +28,7 @@ from dragoman.training.log import RunLog
 from dragoman.training.loss import GuidedLoss, Loss, model_loss
 from dragoman.training.moving_average import MovingAverage
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.outlook import foretold, seconds_left, when_diverged
+from dragoman.training.outlook import Outlook, when_diverged
 from dragoman.training.precision import DTYPES, SMALLEST_SCALE, compute_dtype
 from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
@@ -57,7 +57,7 @@ class Trainer:
 
     ``validation`` and ``score`` are what an evaluation measures, if given. ``facts`` are fingerprints that a resumed run must share.
     `interrupt` makes the loop finish its step, save and return. Each of many ``ranks`` has a trainer with the same bundle and corpus; the
-    first writes, evaluates (``evaluating``), and all stop at the same step. ``warned`` says whether it has told what its minutes cut off.
+    first writes, evaluates (``evaluating``), and all stop at the same step.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Trainer:
         self.dtype = self._compute_dtype()
         self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
-        self.interrupted = self.warned = self.evaluating = False
+        self.interrupted = self.evaluating = False
+        self.outlook = Outlook(self.settings, self.progress)
         if ranks.rank:
             seed_rank(self.settings.seed, rank=ranks.rank, step=0)
 
@@ -174,7 +175,7 @@ class Trainer:
         before = torch.bfloat16 if progress.bfloat16 else torch.float32
         self.dtype = self._compute_dtype(before)
         progress.bfloat16 = self.dtype == torch.bfloat16
-        self.progress = progress
+        self.progress, self.outlook = progress, Outlook(self.settings, progress)
         if self.ranks.first:
             self.totals = Totals(*progress.unreported)  # type: ignore[arg-type]  # whole numbers stay whole in JSON
             self._settle(checkpoint)  # a run may be killed between a checkpoint and what follows it
@@ -268,16 +269,15 @@ class Trainer:
         return "patience" if patience and self.ranks.first_says(int(self.progress.evaluations_since_best >= patience)) else ""
 
     def _report(self, norm: float) -> None:
-        progress, settings = self.progress, self.settings
+        progress = self.progress
         totals, self.totals = self.totals.over(self.ranks), Totals()
         if not self.ranks.first:
             return
         rate = totals.tokens / totals.seconds
         record = {"step": progress.step, "epoch": progress.epoch, **totals.means(), "lr": self.rate(progress.step)}
         record |= {"grad_norm": norm, "tok_s": rate, "seconds": progress.seconds, **peak_memory(self.device)}
-        self.log.train(record, seconds_left=seconds_left(settings, progress))
-        if not self.warned and (sentences := foretold(settings, progress)):
-            self.warned = True
+        self.log.train(record, seconds_left=self.outlook.seconds_left(progress))
+        if sentences := self.outlook.foretold(progress):
             self.log.say(*sentences)
 
     def _judged(self, stop: str) -> str:
