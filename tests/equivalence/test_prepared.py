@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import pytest
@@ -30,9 +30,10 @@ from dragoman.model import Transformer
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.build import build_model
 from dragoman.model.embedding import Embedding
+from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
-from dragoman.model.transformer import Encoder
+from dragoman.model.transformer import Decoder, Encoder
 from small_bundles import fx_rand, random_sentences
 
 SIZES: Mapping[str, Any] = {
@@ -275,6 +276,7 @@ def test_onednn_without_the_instructions_for_8_bits_is_not_asked() -> None:
 import torch
 from dragoman.decoding.products import OutputProduct
 from dragoman.model.embedding import Embedding
+from dragoman.model.layers import DecoderLayer
 output = Embedding(100, 512, pad=0)
 with torch.inference_mode():
     output.weight.fill_(1.0)
@@ -517,3 +519,65 @@ def test_all_modules_are_found_once_also_where_one_stands_twice_or_holds_its_hol
     outer = nn.Sequential(nn.Linear(2, 2))
     outer.append(outer)
     assert modules_of(outer) == [outer, outer[0]]
+
+
+class _TwiceLinear(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+class _TwiceLayer(DecoderLayer):
+    def forward(self, *args: Any) -> Any:
+        made, *rest = super().forward(*args)
+        return 2 * made, *rest
+
+
+class _TwiceDecoder(Decoder):
+    def forward(self, *args: Any) -> Any:
+        made, cache = super().forward(*args)
+        return 2 * made, cache
+
+
+class _TwiceTransformer(Transformer):
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        return 2 * super().project(hidden)
+
+
+def _twice(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def twice(*args: Any) -> Any:
+        made = forward(*args)
+        return (2 * made[0], *made[1:]) if isinstance(made, tuple) else 2 * made
+
+    return twice
+
+
+OWN: Mapping[str, type[nn.Module]] = {
+    "": _TwiceTransformer, "decoder": _TwiceDecoder, "decoder.layers.2": _TwiceLayer,
+    **dict.fromkeys(
+        ("encoder.layers.0.self_attn.w_q", "encoder.layers.0.feed_forward.2", "decoder.layers.0.self_attn.w_concat",
+         "decoder.layers.0.cross_attn.w_k", "decoder.layers.0.feed_forward.0"),
+        _TwiceLinear,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["class", "method"])
+@pytest.mark.parametrize("place", OWN)
+@torch.inference_mode()
+def test_a_part_with_a_forward_of_its_own_is_computed_by_it(place: str, way: str) -> None:
+    """As adapters beside a matrix have, whose weights alone are not what the part computes."""
+    model = model_of()
+    part = model.get_submodule(place)
+    source, mask = some_sources()
+    before = step_of(model).next(torch.ones(4, dtype=torch.long), step_of(model).start(source, mask))[0].clone()
+    if way == "class":
+        part.__class__ = OWN[place]
+    elif place:
+        part.forward = _twice(part.forward)  # type: ignore[method-assign]
+    else:
+        pytest.skip("search does not call a Transformer's forward")
+    found, expected = (
+        step.next(torch.ones(4, dtype=torch.long), step.start(source, mask))[0] for step in (step_of(model), TransformerStep(model))
+    )
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    assert not torch.allclose(found, before, atol=1e-3)

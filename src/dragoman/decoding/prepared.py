@@ -40,6 +40,7 @@ from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.layers import DecoderLayer, Inner
 from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
+from dragoman.model.transformer import Decoder
 
 _ROOM = 32  # keys that a new cache has room for
 _MANY = 32  # heads of sentences, from which on attention is products of all of them
@@ -246,7 +247,7 @@ def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
     if precision not in ("fp32", "auto") and not all(map(can_prepare, models)):
         raise UsageError(
             f"{option('precision')}={precision} is for Transformers without rotary positions, QK-norm and fewer heads of keys and values, "
-            "whose layers nobody watches; choose fp32"
+            "whose layers nobody watches or has changed; choose fp32"
         )
 
 
@@ -259,10 +260,14 @@ def step_of(model: EncoderDecoder, *, precision: Precision = "fp32") -> Prepared
 
 
 def can_prepare(model: EncoderDecoder) -> bool:
-    """Whether a model's decoder is of the kind that `PreparedStep` computes, and nobody watches any layer, which a copy would not show."""
-    if not isinstance(model, Transformer):
+    """Whether a model's decoder is of the kind that `PreparedStep` computes, not one that computes something else under the same names, and
+    nobody watches any layer, which a copy would not show.
+    """
+    if type(model) is not Transformer or type(model.decoder) is not Decoder:
         return False
-    watched = any(module._forward_hooks or module._forward_pre_hooks for module in modules_of(model))
+    if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):
+        return False
+    watched = any(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__ for module in modules_of(model))
     heads = [heads for layer in model.decoder.layers for heads in (layer.self_attn, layer.cross_attn)]
     if watched or not all(map(is_plain, heads)):
         return False

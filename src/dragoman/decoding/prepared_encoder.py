@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dragoman.decoding.products import Precision, Product, feed_forward, with_products
 from dragoman.model.attention import FusedAttention, MultiHeadAttention
 from dragoman.model.layers import EncoderLayer, Inner
+from dragoman.model.linear import Linear
 from dragoman.model.transformer import Encoder
 
 
@@ -68,8 +69,10 @@ def prepared_encoder(encoder: nn.Module, precision: Precision) -> Callable[[Tens
 
 
 def is_plain(attention: object) -> bool:
-    """Whether attention is as in the paper (3.2.2), with PyTorch's kernel."""
+    """Whether attention is as in the paper (3.2.2), with PyTorch's kernel and nothing beside its four matrices."""
     if type(attention) is not MultiHeadAttention or attention.query_norm or attention.key_norm or attention.rotary:
+        return False
+    if any(type(each) is not Linear for each in (attention.w_q, attention.w_k, attention.w_v, attention.w_concat)):
         return False
     return attention.kv_heads == attention.n_heads and type(attention.attention) is FusedAttention
 

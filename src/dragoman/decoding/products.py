@@ -237,7 +237,7 @@ class OutputProduct:
 
 def feed_forward(module: nn.Module, precision: Precision) -> Any:
     """A function of x (N, D) that is the feed-forward layer with its products prepared."""
-    if type(module) is FeedForward and type(module[1]) is nn.ReLU:
+    if type(module) is FeedForward and (type(module[0]), type(module[1]), type(module[2])) == (Linear, nn.ReLU, Linear):
         first, second = (Product(cast(Linear, module[place]), precision=precision).of_rows() for place in (0, 2))
         return lambda x: second(first(x).relu_())
     return with_products(module, precision)
