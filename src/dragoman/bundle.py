@@ -369,27 +369,27 @@ def step_of(checkpoint: Path) -> int:
 def average_bundles(folders: Sequence[Path], out: Path) -> None:
     """Writes the arithmetic mean of the models (Section 6.1) as a new bundle; shared weights stay shared.
 
-    Sums in float64 and stores each weight in the type it has in the first. The step recorded is the newest one's. Raises DragomanError
-    when there is nothing to average, when ``out`` exists, or when sizes or tokenizers differ, naming the folder.
+    Sums in float64 and stores each weight in the type it has in the first. Settings and the step recorded are the newest one's. Raises
+    DragomanError when there is nothing to average, when ``out`` exists, or when sizes or tokenizers differ, naming the folder.
     """
     if not folders:
         raise DragomanError("no checkpoints to average; give a run that has written some")
     require_new(out)
     first = _load(folders[0], None)
     sums = {name: weight.detach().double() for name, weight in first.model.named_parameters()}
-    steps = [first.info.get("step")]
+    step, config = first.info.get("step"), first.config  # a resumed run may have other settings from some checkpoint on
     for folder in folders[1:]:
         other = _load(folder, None)
         _require_same_kind(folders[0], first, folder, other)
-        steps.append(other.info.get("step"))
+        if isinstance(now := other.info.get("step"), int) and not (isinstance(step, int) and step > now):
+            step, config = now, other.config
         for name, weight in other.model.named_parameters():
             sums[name] += weight.detach()
     with torch.no_grad():
         for name, weight in first.model.named_parameters():
             weight.copy_(sums[name] / len(folders))
-    newest = max((step for step in steps if isinstance(step, int)), default=None)
-    info = {"step": newest, "average_of": [folder.name for folder in folders]}
-    save_bundle(Bundle(first.config, first.model, first.source_tokenizer, first.target_tokenizer, info), out)
+    info = {"step": step, "average_of": [folder.name for folder in folders]}
+    save_bundle(Bundle(config, first.model, first.source_tokenizer, first.target_tokenizer, info), out)
 
 
 def _require_same_kind(first_folder: Path, first: Bundle, folder: Path, other: Bundle) -> None:

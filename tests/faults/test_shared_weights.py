@@ -1,5 +1,6 @@
 """Reported fault B29: an average that adds a shared matrix once per name, or takes it apart."""
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_the_average_is_the_arithmetic_mean_and_shared_weights_stay_shared(three
     assert model.output.weight[5, 0].item() == 42.0
     assert sum(weight.numel() for weight in weights_of(tmp_path / "out").values()) == count_parameters(bundle.config.model)
     assert bundle.info == {"step": 6, "average_of": ["in0", "in1", "in2"]}
+
+
+def test_the_average_has_the_settings_of_the_newest(three: list[Path], tmp_path: Path) -> None:
+    newest = load_bundle(three[-1])
+    changed = newest.config.with_values(decoding={"beam": 7}, training={"max_minutes": 40.0})
+    save_bundle(dataclasses.replace(newest, config=changed), tmp_path / "resumed")
+    for name, order in (("up", [*three[:2], tmp_path / "resumed"]), ("down", [tmp_path / "resumed", *three[:2]])):
+        average_bundles(order, tmp_path / name)
+        config = load_bundle(tmp_path / name).config
+        assert (config.decoding.beam, config.training.max_minutes) == (7, 40.0)
 
 
 def test_twice_the_same_and_one_with_itself_are_bit_equal(tmp_path: Path) -> None:
