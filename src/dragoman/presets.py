@@ -1,5 +1,6 @@
 """The paper's rows (Table 3, base, big) and small ones for laptops, as changes to the default settings."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -304,9 +305,11 @@ def _require_same(settings: _Settings, known: Config, start: str) -> None:
 
 
 def find_preset(name: object) -> Preset:
-    """The preset of that name; UsageError naming the known ones otherwise."""
+    """The preset of that name; UsageError naming the nearest and the known ones otherwise."""
     if not isinstance(name, str) or name not in PRESETS:
-        raise UsageError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
+        nearest = difflib.get_close_matches(str(name).lower(), PRESETS, n=1)
+        meant = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise UsageError(f"unknown preset {name!r}{meant}; known: {', '.join(PRESETS)}")
     return PRESETS[name]
 
 

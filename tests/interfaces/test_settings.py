@@ -115,10 +115,10 @@ def test_an_unknown_setting_names_the_nearest(override: str, nearest: str, tmp_p
     assert refusal(path=path) == f"{path}: {nearest}"
 
 
-@pytest.mark.parametrize("name", ["tniy", "", "BASE"])
-def test_an_unknown_preset_names_the_known(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "meant"), [("tniy", "; did you mean tiny?"), ("", ""), ("BASE", "; did you mean base?")])
+def test_an_unknown_preset_names_the_nearest_and_the_known(name: str, meant: str, tmp_path: Path) -> None:
     for sources in ({"preset": name}, {"path": written(tmp_path, f"preset = '{name}'")}):
-        assert refusal(**sources).startswith(f"unknown preset {name!r}; known: base, ")
+        assert refusal(**sources).startswith(f"unknown preset {name!r}{meant}; known: base, ")
 
 
 @pytest.mark.parametrize(

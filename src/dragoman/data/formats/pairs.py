@@ -59,9 +59,12 @@ def corpus_files(spec: str, source: str, target: str) -> list[Path]:
     found = [next((path for path in names if path.is_file()), None) for names in candidates]
     missing = [str(name) for names, path in zip(candidates, found, strict=True) if path is None for name in names]
     if missing:
-        raise DragomanError(
-            f"{spec}: no such corpus (looked for {', '.join(missing)}); give a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE"
-        )
+        remedy = "give a prefix, a .tsv or .jsonl file, or SOURCE_FILE,TARGET_FILE"
+        if Path(spec).is_file():
+            plain = Path(spec).with_suffix("") if Path(spec).suffix in COMPRESSED else Path(spec)
+            prefix = f"{plain.with_suffix('')} for both, " if plain.suffix in (f".{source}", f".{target}") else ""
+            raise DragomanError(f"{spec}: one file of a corpus of two; give {prefix}{remedy.removeprefix('give ')}")
+        raise DragomanError(f"{spec}: no such corpus (looked for {', '.join(missing)}); {remedy}")
     return [path for path in found if path]
 
 
