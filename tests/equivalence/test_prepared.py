@@ -187,6 +187,12 @@ def test_sentences_from_the_end_may_take_the_places_of_those_that_leave() -> Non
 
 
 @torch.inference_mode()
+def test_a_search_of_no_sentences_finds_none() -> None:
+    model, (source, mask) = model_of(), some_sources()
+    for step in (PreparedStep(model), TransformerStep(model)):
+        assert beam_search(step, source[:0], mask[:0], bos=1, eos=2, beam=3, alpha=0.6, max_lengths=[]) == []
+
+
 def test_the_log_probabilities_of_a_search_share_their_room() -> None:
     model = model_of()
     step, (source, mask) = PreparedStep(model), some_sources()

@@ -159,11 +159,13 @@ def beam_search(
     for a sentence without any output of positive probability, whatever the rules.
     """
     _check(beam, n_best, alpha, max_lengths)
+    if not max_lengths:
+        return []
     finished: list[list[Hypothesis]] = [[] for _ in max_lengths]
     live = _start(max_lengths, alpha, n_best, source.device)
     state = model.start(source, source_mask)
     tokens = source.new_full((len(max_lengths),), bos)  # (N,), N = B at the first step
-    never, shortest = _spans(banned), min(max_lengths, default=1)
+    never, shortest = _spans(banned), min(max_lengths)
     while len(tokens):
         log_probs, state = model.next(tokens, state)  # (N, V)
         for first, last in never:
