@@ -64,8 +64,10 @@ def desk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
-@pytest.mark.parametrize("way", [(), ("--sample",)])
+@pytest.mark.parametrize(
+    ("number", "status", "word", "way"),
+    [(signal.SIGTERM, 143, "terminated", ()), (signal.SIGINT, 130, "interrupted", ()), (signal.SIGTERM, 143, "terminated", ("--sample",))],
+)
 def test_a_file_stops_within_a_step_and_goes_on(number: int, status: int, word: str, way: tuple[str, ...], desk: Path) -> None:
     done = signalled(number, "translate", "model", "text", "-o", "out", *way, window=2, folder=desk)
     assert (done.returncode, done.stdout) == (status, "")
@@ -186,7 +188,8 @@ sys.exit(main(sys.argv[2:]))
 def test_a_training_does_not_begin_after_a_signal_amid_its_preparation(number: int, status: int, word: str, tmp_path: Path) -> None:
     write_pairs(tmp_path / "train", toy_pairs(40))
     arguments = ["train", "aa-bb", "--train", "train", "--out", "run", "--preset", "tiny", "--max-steps", "2", "--quiet", "--device", "cpu"]
-    arguments += ["--set", "data.tokenizer=whitespace"]
+    small = ("data.tokenizer=whitespace", "training.precision=fp32", "model.d_model=16", "model.encoder_layers=1", "model.decoder_layers=1")
+    arguments += [part for setting in small for part in ("--set", setting)]
     command = [sys.executable, "-c", TRAINING, str(int(number)), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (status, f"dragoman: {word}\n")
