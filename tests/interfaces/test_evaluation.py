@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -207,6 +208,23 @@ def test_the_average_is_the_mean_of_the_last(checkpoints: Path, tmp_path: Path, 
         torch.testing.assert_close(weight, (second[name] + third[name]) / 2)
 
 
+@pytest.mark.parametrize(("options", "told"), [((), 1), (("--quiet",), 0)])
+def test_an_average_that_begins_within_the_warm_up_is_told(
+    options: tuple[str, ...], told: int, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps 20 and 30, with the paper's warm-up of 4,000; one checkpoint alone is no mean."""
+    assert main(["average", str(checkpoints), "--last", "2", "--out", str(tmp_path / "mean"), *options]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "rising" in line]
+    assert len(said) == told
+    for line in said:
+        assert line.startswith(
+            "dragoman: the checkpoints begin at step 20, where the learning rate is still rising, as it does to step 4,000"
+        )
+        assert str(checkpoints / "checkpoints" / "step-000030") in line
+    assert main(["average", str(checkpoints), "--last", "1", "--out", str(tmp_path / "newest"), *options]) == 0
+    assert "rising" not in capsys.readouterr().err
+
+
 def test_an_average_of_more_than_there_are_is_refused(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["average", str(checkpoints), "--last", "4", "--out", str(tmp_path / "mean")]) == 1
     assert "--last 4 but the run has 3;" in capsys.readouterr().err
@@ -288,6 +306,43 @@ def test_facts_of_a_run(checkpoints: Path, run: Run) -> None:
     assert facts["model"]["info"] == {"step": 20}
     assert facts["problems"] == ["the validation loss rose from 3.500 at step 20 to 4.500 at step 30"]
     assert "looks wrong     the validation loss rose" in run("inspect", checkpoints)
+
+
+def ended(run: Path, step: int, reason: str, settings: Any) -> None:
+    """Record in a run how it ended."""
+    with (run / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"t": "event", "event": "stop", "step": step, "reason": reason}) + "\n")
+    (run / "run.json").write_text(json.dumps({"status": "done", "settings": settings}))
+
+
+@pytest.mark.parametrize(("reason", "most"), [("max_minutes", 100_000), ("patience", 100_000), ("max_steps", 30)])
+def test_a_run_that_ended_within_its_warm_up_looks_wrong(reason: str, most: int, checkpoints: Path, run: Run) -> None:
+    training = {"max_steps": most, "max_minutes": 3.0, "warmup_steps": 600, "schedule": "linear"}
+    ended(checkpoints, 30, reason, {"training": training})
+    found = json.loads(run("inspect", checkpoints, "--json"))["problems"][1:]
+    assert found[0].startswith("the run ends at step 30, where the learning rate is still rising, as it does to step 600 ")
+    assert found[0].endswith("(--set training.warmup_steps=8)")
+    assert [" at step 100,000 (training.max_steps), but the minutes" in each for each in found[1:]] == [True] * (reason == "max_minutes")
+    assert f"looks wrong     {found[0]}\n" in run("inspect", checkpoints)
+    ended(checkpoints, 600, reason, {"training": training | {"max_steps": 600}})
+    assert len(json.loads(run("inspect", checkpoints, "--json"))["problems"]) == 1
+
+
+def test_a_run_that_was_interrupted_looks_wrong_until_it_goes_on(checkpoints: Path, run: Run) -> None:
+    ended(checkpoints, 30, "interrupted", {"training": {"max_steps": 20_000}})
+    command = f"continue with dragoman train --resume --out {shlex.quote(str(checkpoints))}"
+    assert json.loads(run("inspect", checkpoints, "--json"))["problems"][1:] == [f"it was interrupted at step 30 of 20,000; {command}"]
+    ended(checkpoints, 30, "interrupted", {"training": {"warmup_steps": -3}})
+    assert json.loads(run("inspect", checkpoints, "--json"))["problems"][1:] == [f"it was interrupted at step 30; {command}"]
+    with (checkpoints / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"t": "event", "event": "resume", "step": 30}) + "\n")
+    assert len(json.loads(run("inspect", checkpoints, "--json"))["problems"]) == 1
+
+
+@pytest.mark.parametrize("settings", [{"training": None}, {"training": {"nonsense": 1}}, {"model": {"d_model": -1}}])
+def test_settings_that_are_not_known_say_nothing_of_the_end(settings: Any, checkpoints: Path, run: Run) -> None:
+    ended(checkpoints, 30, "max_steps", settings)
+    assert len(json.loads(run("inspect", checkpoints, "--json"))["problems"]) == 1
 
 
 def test_a_run_whose_best_checkpoint_is_gone_uses_its_last_and_says_so(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:

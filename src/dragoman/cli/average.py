@@ -22,13 +22,16 @@ def average(
     """Average the last N checkpoints of a run into one model, weight by weight (Section 6.1), and print its folder."""
     if quiet:
         hush()
-    from dragoman.bundle import average_bundles
+    from dragoman.bundle import average_bundles, load_config, step_of
     from dragoman.files import require_new
+    from dragoman.training.outlook import averaged_early
 
     require_new(out)
     chosen = _newest(run, last)
     average_bundles(chosen, out)
     notify(f"averaged {', '.join(folder.name for folder in chosen)}")
+    for sentence in averaged_early(load_config(chosen[-1]).training, step_of(chosen[0]), chosen[-1]) if last > 1 else []:
+        notify(sentence)
     print(out)
 
 

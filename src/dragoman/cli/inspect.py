@@ -137,7 +137,7 @@ def _run_facts(run: Path) -> dict[str, Any]:
         "last_evaluation": evaluations[-1] if evaluations else None,
         "best_evaluation": next((entry for entry in reversed(evaluations) if entry.get("step") == best_step), None),
         "run": record,
-        "problems": _run_problems(run, record, training, evaluations, broken, has_model),
+        "problems": _run_problems(run, record, training, evaluations, broken, has_model) + _end_problems(run, record, log),
         "model": _model_facts(run) if has_model else None,
     }
 
@@ -170,13 +170,35 @@ def _run_problems(
     log = run / "log.jsonl"
     silent = (time.time() - log.stat().st_mtime) / 60 if log.exists() else 0
     if record.get("status") == "running" and silent > SILENT_MINUTES:
-        problems.append(f"the status is running, but nothing was logged for {silent:.0f} minutes; if it was killed, continue with --resume")
+        problems.append(
+            f"the status is running, but nothing was logged for {silent:.0f} minutes; if it was killed, continue with {_going_on(run)}"
+        )
     losses = [float(entry.get("loss", math.nan)) for entry in training]
     if losses and not all(map(math.isfinite, losses)):
         problems.append("a training loss is not a finite number")
     elif len(losses) > 2 and losses[-1] >= losses[0]:
         problems.append(f"the training loss did not fall: {losses[0]:.3f} at first, {losses[-1]:.3f} at last")
     return problems + _evaluation_problems(evaluations)
+
+
+def _end_problems(run: Path, record: Mapping[str, Any], log: list[dict[str, Any]]) -> list[str]:
+    """That a run was interrupted, or that it ended too early for its learning rate; nothing of one that has not come to an end."""
+    from dragoman.training.outlook import looking_back
+    from dragoman.training.records import training_of
+
+    training = training_of(record)
+    last: Mapping[str, Any] = next((entry for entry in reversed(log) if entry.get("event") in ("start", "resume", "stop")), {})
+    if last.get("event") != "stop" or "step" not in last:
+        return []
+    if last.get("reason") == "interrupted":
+        of = f" of {training.max_steps:,}" if training else ""
+        return [f"it was interrupted at step {last['step']:,}{of}; continue with {_going_on(run)}"]
+    by_minutes = last.get("reason") == "max_minutes" and training is not None and training.max_minutes is not None
+    return looking_back(training, last["step"], by_minutes=by_minutes) if training else []
+
+
+def _going_on(run: Path) -> str:
+    return f"dragoman train --resume --out {shlex.quote(str(run))}"
 
 
 def _evaluation_problems(evaluations: list[dict[str, Any]]) -> list[str]:

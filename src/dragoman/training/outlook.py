@@ -11,7 +11,7 @@ _ENOUGH = 0.1  # of the minutes, after which their end is foretold
 
 def at_the_end(training: TrainingConfig) -> list[str]:
     """A warning of a run whose training.max_steps lie within its warm-up."""
-    return _rising(training, training.max_steps, f"step {training.max_steps:,}")
+    return _warnings(_rising(training, training.max_steps))
 
 
 def cut_short(training: TrainingConfig, step: int, *, by_minutes: bool, about: bool = False) -> list[str]:
@@ -19,24 +19,52 @@ def cut_short(training: TrainingConfig, step: int, *, by_minutes: bool, about: b
 
     ``about`` says that the step is an estimate.
     """
-    at = f"{'about ' if about else ''}step {step:,}"
-    found = [] if at_the_end(training) else _rising(training, step, at)
-    if by_minutes and step < training.max_steps and training.schedule in ("cosine", "linear"):
-        found.append(
-            f"warning: training.schedule={training.schedule} falls to {training.minimum_rate:g} at step {training.max_steps:,} "
-            f"(training.max_steps), but the minutes of training.max_minutes={training.max_minutes:g} are over at {at}; choose max_steps "
-            "to fit"
-        )
-    return found
+    rising = [] if at_the_end(training) else _rising(training, step, about=about)
+    return _warnings(rising + (_fallen_short(training, step, about=about) if by_minutes else []))
 
 
-def _rising(training: TrainingConfig, step: int, at: str) -> list[str]:
-    if step >= training.warmup_steps:
+def looking_back(training: TrainingConfig, step: int, *, by_minutes: bool) -> list[str]:
+    """The sentences of those warnings for a run that has ended at a step, whatever ended it."""
+    return _rising(training, step) + (_fallen_short(training, step) if by_minutes else [])
+
+
+def averaged_early(training: TrainingConfig, first: int, newest: Path) -> list[str]:
+    """What to know of a mean of checkpoints the first of which, at a step, lies within the warm-up; ``newest`` is the last of them."""
+    if first >= training.warmup_steps:
         return []
     return [
-        f"warning: the run ends at {at}, where the learning rate is still rising, as it does to step {training.warmup_steps:,} "
-        "(training.warmup_steps), so the model learns little: train it longer, or begin again with fewer such steps"
+        f"the checkpoints begin at step {first:,}, where the learning rate is still rising, as it does to step {training.warmup_steps:,} "
+        f"(training.warmup_steps), so their mean may be worse than {newest}: evaluate both, or average later ones"
     ]
+
+
+def _warnings(sentences: list[str]) -> list[str]:
+    return [f"warning: {sentence}" for sentence in sentences]
+
+
+def _rising(training: TrainingConfig, step: int, *, about: bool = False) -> list[str]:
+    """Every schedule begins with the warm-up."""
+    if step >= training.warmup_steps:
+        return []
+    fewer = float(f"{max(step / 4, 1):.0e}")  # one digit and noughts
+    return [
+        f"the run ends at {_at(step, about=about)}, where the learning rate is still rising, as it does to step {training.warmup_steps:,} "
+        "(training.warmup_steps), so the model learns little: train it longer, or begin again with fewer such steps "
+        f"(--set training.warmup_steps={fewer:.0f})"
+    ]
+
+
+def _fallen_short(training: TrainingConfig, step: int, *, about: bool = False) -> list[str]:
+    if step >= training.max_steps or training.schedule not in ("cosine", "linear"):
+        return []
+    return [
+        f"training.schedule={training.schedule} falls to {training.minimum_rate:g} at step {training.max_steps:,} (training.max_steps), "
+        f"but the minutes of training.max_minutes={training.max_minutes:g} are over at {_at(step, about=about)}; choose max_steps to fit"
+    ]
+
+
+def _at(step: int, *, about: bool) -> str:
+    return f"{'about ' if about else ''}step {step:,}"
 
 
 class Outlook:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.config import Config
-from dragoman.errors import DragomanError
+from dragoman.config import Config, TrainingConfig, merge
+from dragoman.errors import DragomanError, UsageError
 
 Record = dict[str, Any]
 
@@ -26,6 +26,14 @@ def setting_of(facts: Mapping[str, Any], group: str, name: str) -> Any:
     own = settings.get(group) if isinstance(settings, Mapping) else None
     value = own[name] if isinstance(own, Mapping) and name in own else default
     return value if isinstance(value, type(default)) and not isinstance(value, bool) else default
+
+
+def training_of(facts: Mapping[str, Any]) -> TrainingConfig | None:
+    """How the run that has these facts trained; None where its settings are not told, or are not those of this Dragoman."""
+    try:
+        return merge(Config().model_dump(), facts["settings"], place="run.json").training
+    except (KeyError, UsageError):
+        return None
 
 
 def read_run(run: Path) -> dict[str, Any]:
