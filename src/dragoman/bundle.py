@@ -298,16 +298,16 @@ def resolve_model(path: str | Path) -> Path:
     if (folder / "config.json").is_file():
         return folder
     best, last = (marked_checkpoint(folder, mark) for mark in ("best", "last"))
-    if best is not None:
-        return best
-    if last is not None:
-        if (mark := folder / "checkpoints" / "best").exists():
-            _log.warning("%s: the checkpoint that it names is gone; using the last, %s, until another is the best", mark, last.name)
-        return last
+    if best is None and last is not None and (mark := folder / "checkpoints" / "best").exists():
+        _log.warning("%s: the checkpoint that it names is gone; using the last, %s, until another is the best", mark, last.name)
+    if (checkpoint := best or last) is not None:
+        return checkpoint
     if not folder.exists():
         raise DragomanError(f"{folder}: no such model; give a run folder, a checkpoint folder or a bundle")
     whole, lost = list_checkpoints(folder), lost_checkpoints(folder)
-    instead = f"give {whole[-1]}, which is whole" if whole else "give another folder"
+    within = [str(each) for each in sorted(folder.glob("[!.]*")) if _is_whole(each) or list_checkpoints(each)]
+    named = f"{', '.join(within[:3])}{f' and {len(within) - 3:,} more' if len(within) > 3 else ''}"
+    instead = f"give {whole[-1]}, which is whole" if whole else f"give one that lies in it: {named}" if within else "give another folder"
     if lost:
         raise DragomanError(f"{lost[-1]}: config.json is not there, so this is no checkpoint; put it back, or {instead}")
     raise DragomanError(f"{folder}: neither a bundle (no config.json) nor a run with a finished checkpoint; {instead}")

@@ -495,6 +495,26 @@ def test_nothing_and_something_else_are_told_apart(tmp_path: Path) -> None:
         load_bundle(tmp_path / "file")
 
 
+def test_a_folder_of_models_names_some_of_them(tmp_path: Path) -> None:
+    """Runs, bundles and checkpoints; what is none of these is passed over."""
+    runs = tmp_path / "runs"
+    save_bundle(make_bundle(), runs / "mean")
+    for name in ("c", "b"):
+        save_bundle(make_bundle(), runs / name / "checkpoints" / "step-000005")
+    (runs / "a" / "checkpoints").mkdir(parents=True)
+    (runs / "notes").write_text("text", encoding="utf-8")
+    save_bundle(make_bundle(), runs / ".mean.partial")
+
+    def instead() -> str:
+        with pytest.raises(DragomanError, match="neither a bundle") as found:
+            resolve_model(runs)
+        return str(found.value).partition("finished checkpoint; ")[2]
+
+    assert instead() == f"give one that lies in it: {runs / 'b'}, {runs / 'c'}, {runs / 'mean'}"
+    save_bundle(make_bundle(), runs / "a" / "checkpoints" / "step-000005")
+    assert instead() == f"give one that lies in it: {runs / 'a'}, {runs / 'b'}, {runs / 'c'} and 1 more"
+
+
 def test_a_model_that_was_read_no_longer_hangs_on_its_file(folder: Path) -> None:
     """Another copied over it in place, as `cp` does, would change the weights of a server that runs, and a shorter one would kill it."""
     model = load_bundle(folder).model
