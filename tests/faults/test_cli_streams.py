@@ -285,8 +285,10 @@ def test_an_output_file_is_whole_or_keeps_its_old_content(
     assert main(["translate", str(model), str(text), "-o", str(out)]) == 1, "nothing that was written is lost"
     assert main(["translate", str(model), str(text), "-o", str(out), "--resume", "--quiet"]) == 0
     assert out.read_text() == "".join(f"{line}\n" for line in expected)
-    assert main(["translate", str(model), str(text), "-o", str(text), "--quiet"]) == 0
-    assert text.read_text() == out.read_text()
+    before = text.read_text()
+    assert main(["translate", str(model), str(text), "-o", str(text), "--quiet"]) == 2
+    assert f"{text}: is to be read and would be written over" in capfd.readouterr().err
+    assert text.read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text"]
     assert capfd.readouterr().out == ""
 

@@ -18,7 +18,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny_bundle(tmp_path / "tiny")
     tiny_bundle(tmp_path / "damaged")
     (tmp_path / "damaged" / "tokenizer.json").unlink()
-    for name in ("t.aa", "t.bb", "hyp", "hyp.partial", "second.bb", "short.aa"):
+    for name in ("t.aa", "t.bb", "hyp", "hyp.partial", "hyp.partial.json", "second.bb", "short.aa"):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     (tmp_path / "short.bb").write_text("ona\n", encoding="utf-8")
     (tmp_path / "linked").symlink_to("t.aa")
@@ -46,6 +46,23 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("compare hyp second.bb --test t --pair aa-bb --html second.bb", 2, f"second.bb: {OVER}"),
         ("compare hyp second.bb --test t --pair aa-bb --html t.bb", 2, f"t.bb: {OVER}"),
         ("compare tiny hyp --test t --html tiny/config.json", 2, f"tiny/config.json: {OVER}"),
+        ("translate tiny t.aa -o t.aa", 2, f"t.aa: {OVER}"),
+        ("translate tiny t.aa -o ./tiny/../t.aa", 2, f"t.aa: {OVER}"),
+        ("translate tiny t.aa -o linked", 2, f"t.aa: {OVER}"),
+        ("translate tiny linked -o t.aa", 2, f"linked: {OVER}"),
+        ("translate tiny second.bb -o twin", 2, f"second.bb: {OVER}"),
+        ("translate tiny t.aa t.bb hyp -o t.bb", 2, f"t.bb: {OVER}"),
+        ("translate tiny t.aa -o t.aa --resume", 2, f"t.aa: {OVER}"),
+        ("translate tiny t.aa -o x --attention linked", 2, f"t.aa: {OVER}"),
+        ("translate tiny t.aa --prefix t.bb -o t.bb", 2, f"t.bb: {OVER}"),
+        ("translate tiny t.aa --glossary t.bb -o t.bb", 2, f"t.bb: {OVER}"),
+        ("translate tiny t.aa --ensemble damaged -o damaged/config.json", 2, f"damaged/config.json: {OVER}"),
+        ("translate tiny hyp.partial.json -o hyp", 2, f"hyp.partial.json: {OVER}"),
+        ("translate tiny t.aa -o x --align x.partial.json", 2, "two of -o, --align and --attention name one file"),
+        ("generate tiny --file t.aa --file t.bb -o t.bb", 2, f"t.bb: {OVER}"),
+        ("generate tiny --file linked -o t.aa", 2, f"linked: {OVER}"),
+        ("embed tiny t.aa -o linked", 2, f"t.aa: {OVER}"),
+        ("embed tiny second.bb -o twin", 2, f"second.bb: {OVER}"),
         ("compare tiny damaged --test t", 1, "neither tokenizer.json nor tokenizer.source.json and tokenizer.target.json is there"),
         ("score tiny --test t --test none", 1, "none: no such corpus"),
         ("score tiny --test t --test short", 1, "short.aa has 3 lines but short.bb has 1"),
@@ -63,6 +80,21 @@ def test_it_is_refused_before_any_work(
     assert sentence in err
     assert err.count("\n") == 1
     assert contents(desk) == before
+
+
+def test_a_file_on_standard_input_is_not_written_over(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, terminal = contents(desk), os.dup(0)
+    try:
+        with (desk / "t.aa").open("rb") as file:
+            os.dup2(file.fileno(), 0)
+        assert main(["translate", "tiny", "-o", "linked"]) == 2
+        assert capsys.readouterr() == ("", f"dragoman: standard input: {OVER}\n")
+        assert contents(desk) == before
+        assert main(["translate", "tiny", "-o", "x", "--quiet"]) == 0
+        assert len((desk / "x").read_text(encoding="utf-8").splitlines()) == len(LINES)
+    finally:
+        os.dup2(terminal, 0)
+        os.close(terminal)
 
 
 def test_devices_and_files_beside_a_model_are_written(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,33 +1,33 @@
 """What a command writes never takes the place of what it reads, nor of something else that it writes."""
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from dragoman.cli.streams import partial_of
+from dragoman.cli.streams import RECORD_SUFFIX, partial_of
 from dragoman.errors import UsageError
 
 _OF_A_MODEL = ("config.json", "model.safetensors", "tokenizer*.json")
 
 
-def check_outputs(written: Mapping[str, Path | None], read: Iterable[Path | None], *, replaced: Iterable[Path] = ()) -> None:
+def check_outputs(written: Mapping[str, Path | None], read: Iterable[Path | None]) -> None:
     """Raises UsageError for a file to write that is to be read as well, or that two options name, before either is touched.
 
-    ``written``: options with the files they name. ``read``: files, and folders of models. ``replaced``: files that are read and that the
-    first of ``written`` may name, for it takes their place when all is done. Nothing is lost in a stream, a pipe or a device.
+    ``written``: options with the files they name. ``read``: files, folders of models, and ``-`` for standard input, which may come from a
+    file. Nothing is lost in a stream, a pipe or a device.
     """
     outputs = {option: path for option, path in written.items() if path is not None and _is_whole(path)}
-    names = [*outputs.values(), *map(partial_of, map(_real, outputs.values()))]
+    names = [*outputs.values(), *(beside for path in map(_real, outputs.values()) for beside in _beside(path))]
     if any(_same(one, other) for place, one in enumerate(names) for other in names[:place]):
         *most, last = written
         raise UsageError(f"two of {', '.join(most)} and {last} name one file; give each its own")
-    inputs = [file for path in read if path is not None and str(path) != "-" for file in _files_of(path)]
-    kept = [path for path in replaced if str(path) != "-"]
+    inputs = [file for path in read if path is not None for file in _files_of(path)]
     for name in names:
-        first = name is outputs.get(next(iter(written)))
-        for path in inputs if first else [*inputs, *kept]:
-            if _same(name, path):
-                raise UsageError(f"{path}: is to be read and would be written over; give another name to write to")
+        for path in inputs:
+            if _is_standard_input(name) if str(path) == "-" else _same(name, path):
+                place = "standard input" if str(path) == "-" else path
+                raise UsageError(f"{place}: is to be read and would be written over; give another name to write to")
 
 
 def _is_whole(path: Path) -> bool:
@@ -36,6 +36,18 @@ def _is_whole(path: Path) -> bool:
 
 def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """Where a file is until it is whole, and what is known of it until then."""
+    return partial_of(path), path.with_name(path.name + RECORD_SUFFIX)
+
+
+def _is_standard_input(path: Path) -> bool:
+    try:
+        return sys.stdin is not None and os.path.samestat(path.stat(), os.fstat(0))
+    except OSError:
+        return False
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -124,7 +124,7 @@ def _check(job: Job) -> None:
         raise UsageError("--attention is for one process from the beginning to the end; leave out --resume and torchrun, or --attention")
     read = [*job.files, *filter(None, [job.prefix])]
     written = {"-o": job.output, "--align": job.alignment, "--attention": job.attention}
-    check_outputs(written, [job.prefix, *job.used], replaced=job.files)
+    check_outputs(written, [*read, *job.used])
     if job.prefix is not None:
         check_prefixes(job.prefix, job.files)
     if launched() and (unshared := [path for path in read if not is_stored(path)]):
