@@ -29,6 +29,11 @@ def dragoman(
     )
 
 
+def but_for_limits(said: str) -> str:
+    """What was said on standard error without the outputs at their longest: those of random weights seldom end by themselves."""
+    return "".join(line for line in said.splitlines(keepends=True) if "reached the longest length allowed" not in line)
+
+
 def tiny_bundle(folder: Path, *, kind: str = "whitespace", joiner: str = "", max_positions: int = 64) -> Path:
     """A bundle of 1 + 1 layers with random weights: ``WORDS`` split at spaces, or bytes (``bpe``)."""
     lines = [WORDS, WORDS.replace("a", f"{joiner} a ")] if joiner else [WORDS]

@@ -18,10 +18,10 @@ def numbered(window: Window) -> Done:
 
 
 def faulty(window: Window) -> Done:
-    """Every translation went round in a loop and lacks a term."""
+    """Every translation went round in a loop, one of its pieces to the longest length, and lacks a term."""
     numbers = range(window.number, window.last + 1)
     missed = [f"line {number}: ona -> nur" for number in numbers]
-    return replace(numbered(window), loops=[*numbers], terms=2 * len(missed), missed=missed)
+    return replace(numbered(window), loops=[*numbers], at_limit=[*numbers], terms=2 * len(missed), missed=missed)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from command_line import tiny_bundle
+from command_line import but_for_limits, tiny_bundle
 from dragoman.cli import main
 from dragoman.cli.unfinished import Unfinished
 from dragoman.decoding.translate import Translator
@@ -172,7 +172,7 @@ def test_an_interruption_says_how_to_go_on(model: Path, desk: Path, capfd: pytes
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Unfinished, "add", ended(number))
             assert run(model, "--resume") == status
-        assert capfd.readouterr().err.splitlines() == [
+        assert but_for_limits(capfd.readouterr().err).splitlines() == [
             f"dragoman: warning: {desk / 'out.partial'}: holds the first 4 lines; the same command with --resume goes on from there",
             f"dragoman: {word}",
         ]
@@ -248,7 +248,7 @@ def test_unfinished_files_of_others_are_left_alone(model: Path, desk: Path, capf
 
 
 def test_what_was_counted_is_said_though_interrupted_and_kept(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A term that no translation has room for, nor the blank line 3, and a line in pieces."""
+    """A term that no translation has room for, nor the blank line 3, a line in pieces, and outputs of the most tokens."""
     Path("text").write_text("\n".join([*LINES[:4], "ona " * 70, *LINES[5:6]]) + "\n", encoding="utf-8")
     asked = ("--require", "kip dal", "--max-length", "2")
     missed = [f"dragoman: warning: line {number}: kip dal is not in the translation" for number in range(1, 7)]
@@ -265,9 +265,11 @@ def test_what_was_counted_is_said_though_interrupted_and_kept(model: Path, desk:
             assert run(model, *asked, "--resume") == 1
         said[lines] = capfd.readouterr().err.splitlines()
         said[lines] = [line for line in said[lines][:-1] if "holds the first" not in line and "exceed the model's limit" not in line]
-    assert said[4] == ["dragoman: 0 of 4 required terms stand in the translations", *missed[:4]]
+    cut = "translations reached the longest length allowed and may be cut; lines:"
+    assert said[4] == [f"dragoman: warning: 3 {cut} 1, 2, 4", "dragoman: 0 of 4 required terms stand in the translations", *missed[:4]]
     counted = [
         "dragoman: 1 line was longer than the model takes, and translated in pieces",
+        f"dragoman: warning: 5 {cut} 1, 2, 4, 5, 6",
         "dragoman: 0 of 6 required terms stand in the translations", *missed,
     ]  # fmt: skip
     assert said[6] == counted
@@ -328,6 +330,22 @@ def through_a_pipe(model: Path, prefixes: list[str], *arguments: str) -> int:
         assert not writer.is_alive()
 
 
+def test_work_of_an_older_version_is_gone_on_with(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its record does not count outputs of the most tokens: those of its lines are not counted."""
+    assert run(model, "--quiet") == 0
+    whole = Path("out").read_bytes()
+    Path("out").unlink()
+    interrupted(model, after=2)
+    record = json.loads(Path("out.partial.json").read_bytes())
+    assert (record.pop("at_limit"), record.pop("limit_lines"), record["lines"]) == (3, [1, 2, 4], 4)
+    Path("out.partial.json").write_text(json.dumps(record))
+    capfd.readouterr()
+    assert run(model, "--resume") == 0
+    assert Path("out").read_bytes() == whole
+    counted = "3 translations reached the longest length allowed and may be cut; lines: 5, 6, 7"
+    assert capfd.readouterr().err.splitlines()[1:] == [f"dragoman: warning: {counted}"]
+
+
 def test_prefixes_from_a_pipe_are_read_once_and_lose_nothing(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     prefixes = ["rem", "", "", "kip", "", "dal", ""]
     Path("begin").write_text("\n".join(prefixes) + "\n", encoding="utf-8")
@@ -336,14 +354,14 @@ def test_prefixes_from_a_pipe_are_read_once_and_lose_nothing(model: Path, desk: 
     capfd.readouterr()
 
     assert through_a_pipe(model, [*prefixes, "nur"]) == 0
-    surplus, summary = capfd.readouterr().err.splitlines()
+    surplus, summary = but_for_limits(capfd.readouterr().err).splitlines()
     assert surplus == "dragoman: warning: pipe: goes on after line 7, where the text ends; the rest is left out"
     assert summary.startswith("dragoman: out: 7 lines, ")
     assert Path("out").read_bytes() == whole
 
     Path("out").unlink()
     assert through_a_pipe(model, prefixes[:5]) == 1
-    kept, sentence = capfd.readouterr().err.splitlines()
+    kept, sentence = but_for_limits(capfd.readouterr().err).splitlines()
     assert "holds the first 5 lines" in kept
     assert sentence == "dragoman: pipe: ends after line 5, but there are more lines to translate; give one for each"
     assert through_a_pipe(model, prefixes, "--resume") == 0
@@ -406,7 +424,7 @@ def test_a_full_disk_stops_with_one_line_and_can_be_gone_on_from(
 
     monkeypatch.setattr(Unfinished, "_write", full)
     assert run(model) == 1
-    *_, kept, last = capfd.readouterr().err.splitlines()
+    *_, kept, last = but_for_limits(capfd.readouterr().err).splitlines()
     assert "out.partial: holds the first 4 lines" in kept
     assert last == f"dragoman: {desk / 'out'}: cannot write: No space left on device; make room there, and go on with --resume"
     assert run(model, "--resume", "--quiet") == 0
@@ -434,7 +452,7 @@ def test_a_signal_that_comes_after_a_failure_hides_neither_its_cause_nor_what_wa
     monkeypatch.setattr(Unfinished, "_write", full)
     monkeypatch.setattr(Unfinished, "_read_record", disturbed)
     assert run(model) == 1
-    *_, kept, last = capfd.readouterr().err.splitlines()
+    *_, kept, last = but_for_limits(capfd.readouterr().err).splitlines()
     assert "out.partial: holds the first 4 lines" in kept
     assert last == f"dragoman: {desk / 'out'}: cannot write: No space left on device; make room there, and go on with --resume"
 
@@ -455,7 +473,7 @@ def test_of_two_signals_the_first_is_told(
     monkeypatch.setattr(Unfinished, "add", ended)
     monkeypatch.setattr(Unfinished, "_keep", disturbed)
     assert run(model) == 143
-    *_, kept, last = capfd.readouterr().err.splitlines()
+    *_, kept, last = but_for_limits(capfd.readouterr().err).splitlines()
     assert "out.partial: holds the first" in kept
     assert last == "dragoman: terminated"
 

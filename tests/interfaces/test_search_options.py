@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from command_line import tiny_bundle
+from command_line import but_for_limits, tiny_bundle
 from dragoman.bundle import save_bundle
 from dragoman.cli import main
 from dragoman.decoding.rules import most_copies
@@ -89,10 +89,10 @@ def test_a_blank_line_says_what_it_leaves_out(run) -> None:  # type: ignore[no-u
     Path("begin").write_text("\n\nrem\n\n", encoding="utf-8")
     status, lines, err = run("--prefix", "begin")
     assert (status, lines[2]) == (0, "")
-    assert err == "dragoman: warning: text, line 3: there is nothing to translate, so the prefix 'rem' is left out\n"
+    assert but_for_limits(err) == "dragoman: warning: text, line 3: there is nothing to translate, so the prefix 'rem' is left out\n"
     status, lines, err = run("--require", "nur")
     assert (status, lines[2]) == (0, "")
-    assert err.splitlines() == [
+    assert but_for_limits(err).splitlines() == [
         "dragoman: 3 of 4 required terms stand in the translations",
         "dragoman: warning: line 3: nur is not in the translation",
     ]
@@ -129,7 +129,7 @@ def test_a_prefix_that_cannot_be_is_one_line(run, beginnings: str, fault: str) -
     Path("begin").write_text(beginnings, encoding="utf-8", errors="surrogateescape")
     status, lines, err = run("--prefix", "begin")
     assert status == 1
-    assert err.count("\n") == 1
+    assert but_for_limits(err).count("\n") == 1
     assert fault in err
     before = 3 if "line 4" in fault else 1 if "line 2" in fault else 0
     assert len(lines) == before, "the lines before one that cannot be used"
@@ -141,11 +141,11 @@ def test_a_glossary_is_kept_to_and_reported(run) -> None:  # type: ignore[no-unt
     assert status == 0
     assert ["nur afi" in line for line in lines] == [True, False, False, True]
     assert "gost" in lines[1]
-    assert err == "dragoman: 3 of 3 required terms stand in the translations\n"
+    assert but_for_limits(err) == "dragoman: 3 of 3 required terms stand in the translations\n"
     record = json.loads(run("--glossary", "terms.tsv", "--json")[1][1])
     assert record["terms"] == [{"source": "rem sova", "target": "gost", "met": True}]
     _, _, err = run("--glossary", "terms.tsv", "--max-length", "2")
-    assert err.splitlines() == [
+    assert but_for_limits(err).splitlines() == [
         "dragoman: 1 of 3 required terms stand in the translations",
         "dragoman: warning: line 1: ona -> nur afi is not in the translation",
         "dragoman: warning: line 4: ona -> nur afi is not in the translation",
@@ -179,16 +179,33 @@ def test_loops_are_ended_counted_and_reported(tmp_path: Path, run) -> None:  # t
         return lines, err
 
     (unguarded, silence), (lines, err) = translated("--repetition-guard", "0"), translated()
-    assert silence == ""
+    assert but_for_limits(silence) == ""
     looped = [number for number, (line, before) in enumerate(zip(lines, unguarded, strict=True), start=1) if line != before]
     assert looped
     counted = f"{len(looped)} translations went round in a loop and were ended; lines: {', '.join(map(str, looped))}"
-    assert err == f"dragoman: warning: {counted}\n"
+    assert but_for_limits(err) == f"dragoman: warning: {counted}\n"
     for number, (line, before) in enumerate(zip(lines, unguarded, strict=True), start=1):
         assert before.startswith(line)
         assert (most_copies([*map(hash, line.split())], 16) >= 4) == (number in looped)
     stops = [json.loads(line)["stop"] for line in translated("--json")[0]]
     assert [number for number, stop in enumerate(stops, start=1) if stop == "repetition"] == looped
+
+
+def test_what_reached_the_limit_is_counted_as_evaluate_counts_it(run, model: Path, capfd: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    """A limit that is given counts too, and an end that the model may have chosen itself."""
+    Path("one").write_text("ona\n", encoding="utf-8")
+    counts = []
+    for options in ([], ["--max-length", "2"]):
+        stops = [json.loads(line)["stop"] for line in run("--json", *options)[1]]
+        reached = [number for number, stop in enumerate(stops, start=1) if stop == "length"]
+        assert reached
+        sentence = f"{len(reached)} translations reached the longest length allowed and may be cut; lines: {', '.join(map(str, reached))}"
+        assert run(*options)[2] == f"dragoman: warning: {sentence}\n"
+        assert run(*options, "--quiet")[2] == ""
+        counts.append(len(reached))
+    assert main(["evaluate", str(model), "--test", "text,text", "--device", "cpu", "--quiet"]) == 0
+    assert f"cut {counts[0]} translations reached the longest length allowed" in " ".join(capfd.readouterr().out.split())
+    assert run("--max-length", "1", text="one")[2].startswith("dragoman: warning: 1 translation reached the longest")
 
 
 def test_why_each_translation_ended(run) -> None:  # type: ignore[no-untyped-def]

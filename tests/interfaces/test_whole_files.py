@@ -92,8 +92,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "".join(f"{number}\n" for number in range(1, lines + 1))
     assert (tmp_path / "links").read_bytes() == b""
     assert int(done.stdout) < 8e6  # the text has 9 MB, as Python's strings 25
-    assert done.stderr.splitlines()[-13:] == [
+    assert done.stderr.splitlines()[-14:] == [
         "dragoman: warning: 300000 translations went round in a loop and were ended; lines: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 …",
+        "dragoman: warning: 300000 translations reached the longest length allowed and may be cut; lines: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 …",
         "dragoman: 300000 of 600000 required terms stand in the translations",
         *(f"dragoman: warning: line {number}: ona -> nur is not in the translation" for number in range(1, 11)),
         "dragoman: warning: 299990 more are not; --json tells which",
@@ -104,8 +105,8 @@ def test_a_tally_names_ten_and_counts_all() -> None:
     tally = Tally()
     for number in (1, 8, 15):
         tally.add(Window("text", number, number, ["é"] * 7), faulty(Window("text", number, number, ["é"] * 7)))
-    assert (tally.lines, tally.size, tally.tokens, tally.loops, tally.terms, tally.missed) == (21, 63, 21, 21, 42, 21)
-    assert tally.looped_lines == [*range(1, 11)]
+    assert (tally.lines, tally.size, tally.tokens, tally.loops, tally.at_limit, tally.terms, tally.missed) == (21, 63, 21, 21, 21, 42, 21)
+    assert tally.looped_lines == tally.limit_lines == [*range(1, 11)]
     assert tally.missed_terms == [f"line {number}: ona -> nur" for number in range(1, 11)]
 
 
@@ -169,10 +170,11 @@ def test_a_file_is_summed_up_and_quiet_is_quiet(model: Path, tmp_path: Path, cap
     command = ["translate", str(model), str(tmp_path / "text"), "-o", str(tmp_path / "out")]
     assert main(command) == 0
     out, err = capfd.readouterr()
-    long, summary, total = err.splitlines()
+    long, summary, total, cut = err.splitlines()
     assert "line 3: 200 tokens exceed the model's limit of 63; translated in 4 pieces" in long
     assert summary.startswith(f"dragoman: {tmp_path / 'out'}: 3 lines, ")
     assert total == "dragoman: 1 line was longer than the model takes, and translated in pieces"
+    assert cut == "dragoman: warning: 2 translations reached the longest length allowed and may be cut; lines: 1, 3"
     assert out == ""
     assert main([*command, "--quiet"]) == 0
     assert capfd.readouterr() == ("", "")

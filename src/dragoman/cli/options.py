@@ -49,7 +49,7 @@ TextFiles = Annotated[
 ]
 Translations = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Where translations go, no file that is read; - is standard output. Default: standard output."),
+    typer.Option("--output", "-o", metavar="FILE", help="Where translations go: no file that is read; - is standard output, the default."),
 ]
 Scores = Annotated[
     bool,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Done:
     """What became of a window: the output, the lines of its alignments, how many output tokens, and how many texts went in pieces.
 
-    ``loops`` are the lines that went round in a loop; of ``terms`` that were to stand in the output ``missed`` are those that do not.
-    ``chosen`` is the precision, where it was chosen.
+    ``loops`` are lines that went round in a loop, ``at_limit`` those with the most tokens allowed; of ``terms`` that had to
+    stand in the output ``missed`` are those that do not. ``chosen`` is the precision, where it was chosen.
     """
 
     output: str
@@ -26,6 +26,7 @@ class Done:
     tokens: int = 0
     split: int = 0
     loops: list[int] = field(default_factory=list)
+    at_limit: list[int] = field(default_factory=list)
     terms: int = 0
     missed: list[str] = field(default_factory=list)
     chosen: str = ""

@@ -20,6 +20,7 @@ def what_to_say(number: int, translations: Sequence["Translation"]) -> dict[str,
     missed = [(line, term) for line, each in enumerate(translations, start=number) for term in each.missed]
     return {
         "loops": [line for line, each in enumerate(translations, start=number) if each.stop == "repetition"],
+        "at_limit": [line for line, each in enumerate(translations, start=number) if each.reached_limit],
         "terms": sum(len(each.met) + len(each.missed) for each in translations),
         "missed": [f"line {line}: {term.source + ' -> ' if term.source else ''}{term.target}" for line, term in missed],
     }
@@ -27,8 +28,9 @@ def what_to_say(number: int, translations: Sequence["Translation"]) -> dict[str,
 
 @dataclass
 class Tally:
-    """Of all lines that are done: ``lines``, ``size`` bytes of text, output ``tokens``, lines that were ``split`` in pieces, ``loops``, and
-    of ``terms`` that were asked for those that are ``missed``. Of loops and missed terms the first few are kept, to be named.
+    """Of all lines that are done: ``lines``, ``size`` bytes of text, output ``tokens``, lines that were ``split`` in pieces, ``loops``,
+    outputs ``at_limit``, as `dragoman evaluate` counts them (their ends may be forced), and of ``terms`` that were asked for those that are
+    ``missed``. Of these three the first few are kept, to be named.
     """
 
     lines: int = 0
@@ -36,9 +38,11 @@ class Tally:
     tokens: int = 0
     split: int = 0
     loops: int = 0
+    at_limit: int = 0
     terms: int = 0
     missed: int = 0
     looped_lines: list[int] = field(default_factory=list)
+    limit_lines: list[int] = field(default_factory=list)
     missed_terms: list[str] = field(default_factory=list)
 
     def add(self, window: Window, done: Done) -> None:
@@ -48,9 +52,11 @@ class Tally:
         self.tokens += done.tokens
         self.split += done.split
         self.loops += len(done.loops)
+        self.at_limit += len(done.at_limit)
         self.terms += done.terms
         self.missed += len(done.missed)
         self.looped_lines = (self.looped_lines + done.loops)[:_NAMED]
+        self.limit_lines = (self.limit_lines + done.at_limit)[:_NAMED]
         self.missed_terms = (self.missed_terms + done.missed)[:_NAMED]
 
     def report(self) -> None:
@@ -60,12 +66,20 @@ class Tally:
             lines = "line was" if self.split == 1 else "lines were"
             notify(f"{self.split:,} {lines} longer than the model takes, and translated in pieces")
         if self.loops:
-            lines = ", ".join(map(str, self.looped_lines)) + (" …" if self.loops > len(self.looped_lines) else "")
             went = "translation went round in a loop and was" if self.loops == 1 else "translations went round in a loop and were"
-            log.warning("%d %s ended; lines: %s", self.loops, went, lines)
+            log.warning("%d %s ended; lines: %s", self.loops, went, _named(self.looped_lines, self.loops))
+        if self.at_limit:
+            came = "translation" if self.at_limit == 1 else "translations"
+            lines = _named(self.limit_lines, self.at_limit)
+            log.warning("%d %s reached the longest length allowed and may be cut; lines: %s", self.at_limit, came, lines)
         if self.terms:
             notify(f"{self.terms - self.missed} of {self.terms} required terms stand in the translations")
         for missed in self.missed_terms:
             log.warning("%s is not in the translation", missed)
         if self.missed > len(self.missed_terms):
             log.warning("%d more are not; --json tells which", self.missed - len(self.missed_terms))
+
+
+def _named(lines: Sequence[int], count: int) -> str:
+    """The first lines of so many."""
+    return ", ".join(map(str, lines)) + (" …" if count > len(lines) else "")

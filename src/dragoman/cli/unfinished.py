@@ -31,6 +31,8 @@ _FORMAT = 2
 _KINDS = {name: type(value) for name, value in vars(Tally()).items()} | {
     "chosen": str, "complete": bool, "files": dict, "input": str, "identity": dict,
 }  # fmt: skip
+_UNKNOWN = {"chosen": "", "at_limit": 0, "limit_lines": []}
+"""What records of older versions do not say: of the lines before, these outputs were not counted."""
 _CHOSEN = ("", *get_args(Precision))
 _CHUNK_BYTES = 1 << 20
 
@@ -186,7 +188,7 @@ class Unfinished:
 
     def _read_record(self) -> dict[str, Any] | None:
         try:
-            record = {"chosen": "", **json.loads(self.record_path.read_bytes())}
+            record = {**_UNKNOWN, **json.loads(self.record_path.read_bytes())}
             if record["format"] != _FORMAT:
                 raise ValueError(f"format {record['format']}")
             kinds = [(record, _KINDS), *((file, {"bytes": int, "sha256": str}) for file in record["files"].values())]
