@@ -20,6 +20,7 @@ import pytest
 from command_line import COMMAND, environment, tiny_bundle
 from dragoman.bundle import mark_checkpoint
 from dragoman.cli import main
+from dragoman.cli.serve import _say
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.serve.stops import Stops
 from serving import Client, bundle_of, echoing, serving
@@ -136,6 +137,32 @@ def test_an_idle_server_has_not_imported_what_only_some_requests_need(made: Path
     unneeded |= {f"dragoman.{name}" for name in ("training.report", "training.trainer", "serve.openapi", "serve.docs_page")}
     assert imported & unneeded == set()
     assert {name for name in imported if name.startswith(("dragoman.explain", "dragoman.evaluation", "dragoman.interop"))} == set()
+
+
+def test_a_poll_that_is_answered_is_not_logged(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = tmp_path / "said"
+    with started(made, "--device", "cpu", said=said) as (process, client):
+        for _ in range(3):
+            assert (client.get("/health").status, client.get("/livez").status) == (200, 200)
+        assert client.get("/health", Host="rebound.example").status == 403
+        assert client.get("/health?verbose=2").status == 400
+        assert client.get("/languages").status == 200
+        assert 'requests_total{route="/health",status="200"} 3' in client.get("/metrics").body.decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    lines = said.read_text("utf-8").splitlines()
+    entries = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [(entry["route"], entry["status"]) for entry in entries] == [
+        ("/health", 403), ("/health", 400), ("/languages", 200), ("/metrics", 200),
+    ]  # fmt: skip
+    assert all(line.startswith("dragoman: ") for line in lines if not line.startswith("{"))
+    for status in (200, 503, 500):  # 503: the models are being read
+        for route in ("/health", "/translate"):
+            _say(json.dumps({"route": route, "status": status}))
+    logged = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(entry["route"], entry["status"]) for entry in logged] == [
+        ("/translate", 200), ("/translate", 503), ("/health", 500), ("/translate", 500),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
