@@ -23,6 +23,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "short.bb").write_text("ona\n", encoding="utf-8")
     (tmp_path / "linked").symlink_to("t.aa")
     os.link(tmp_path / "second.bb", tmp_path / "twin")
+    (tmp_path / "run").mkdir()
+    for name in ("run.json", "log.jsonl"):
+        (tmp_path / "run" / name).write_text("{}\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -63,6 +66,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("generate tiny --file linked -o t.aa", 2, f"linked: {OVER}"),
         ("embed tiny t.aa -o linked", 2, f"t.aa: {OVER}"),
         ("embed tiny second.bb -o twin", 2, f"second.bb: {OVER}"),
+        ("report run -o run/log.jsonl", 2, f"run/log.jsonl: {OVER}"),
+        ("report run -o run/../run/run.json", 2, f"run/run.json: {OVER}"),
         ("compare tiny damaged --test t", 1, "neither tokenizer.json nor tokenizer.source.json and tokenizer.target.json is there"),
         ("score tiny --test t --test none", 1, "none: no such corpus"),
         ("score tiny --test t --test short", 1, "short.aa has 3 lines but short.bb has 1"),

@@ -21,12 +21,14 @@ def report(
     evaluations, the fixed samples over time, what was dropped from the data, the settings and how they differ from the paper's base
     model, versions and hashes. Training itself writes it at every evaluation.
     """
+    from dragoman.cli.overwriting import check_outputs
     from dragoman.training.report import Report, write_report
 
     if output is None:
         write_report(run)
         print(run / "report.html")
         return
+    check_outputs({"-o": output}, [run, run / "run.json", run / "log.jsonl", run / "config.toml"])
     page = Report.read(run).html()
     with open_output(output) as stream:
         stream.write(page)

@@ -1,7 +1,6 @@
 """``dragoman serve``: models over HTTP, for clients of LibreTranslate and of OpenAI, and for programs that want to know more."""
 
 import gc
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +16,6 @@ from dragoman.errors import DragomanError
 
 if TYPE_CHECKING:
     from dragoman.serve.stops import Stops
-
-_POLLED = ("/health", "/livez")
-_TOLD = (200, 503)
-"""The answers of these routes: requests are answered, or the models are being read or the server ends, all of which has a notice."""
 
 Whole = int | None
 Text = str | None
@@ -216,10 +211,6 @@ def _nothing_to_collect() -> Iterator[None]:
 
 
 def _say(line: str) -> None:
-    """A line of the access log: but for polls, several a second of a script that waits, which tell nothing that was not said."""
-    entry = json.loads(line)
-    if entry["route"] in _POLLED and entry["status"] in _TOLD:
-        return
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 

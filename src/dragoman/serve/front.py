@@ -35,6 +35,11 @@ _SECURITY = {
 }
 
 
+def is_logged(route: str, status: int) -> bool:
+    """Whether the access log has a request: no poll that is answered, for notices say that models are read, ready, or the server ends."""
+    return route not in _ALWAYS or status not in (200, 503)
+
+
 class Front:
     """The ASGI application: one of its routes, with all that they share around it."""
 
@@ -81,7 +86,7 @@ class _Exchange:
             asked = self.path if self.path in self.front.methods else "other"  # which a request refused before its route has not reached
             route = self.front.names.get(self.scope.get("endpoint"), asked)
             metrics.answered(route, self.status, seconds)
-            if self.service.settings.access_log:
+            if self.service.settings.access_log and is_logged(route, self.status):
                 self.service.say(self._line(route, seconds))
 
     async def _until_gone(self, work: Any) -> None:
