@@ -2,7 +2,7 @@
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,6 +66,17 @@ def of_line(line: int) -> Iterator[None]:
 def option(name: str) -> str:
     """The name of an option in the sentence of an error."""
     return f"\0{name}\0"
+
+
+def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
+    """The texts as a list; UsageError for one text alone, each of whose characters would be taken for a text, and for what is no text."""
+    if isinstance(texts, str | bytes | dict):
+        raise UsageError(f"{name}: give a list of texts, with one in it where there is only one, and not a {type(texts).__name__}")
+    listed = [*texts]
+    for number, text in enumerate(listed, start=1):
+        if not isinstance(text, str):
+            raise UsageError(f"{name}: number {number} is a {type(text).__name__}, and not a text; give a list of str")
+    return listed
 
 
 def counted(number: int, noun: str) -> str:

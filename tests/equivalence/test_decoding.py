@@ -109,6 +109,20 @@ def test_impossible_settings_are_usage_errors() -> None:
             translator.score(["ona"], ["ona"], alpha=alpha)
 
 
+def test_one_text_alone_is_not_taken_for_a_list_of_its_characters() -> None:
+    translator = Translator(fx_rand())
+    with pytest.raises(UsageError, match="texts: give a list of texts, with one in it where there is only one, and not a str"):
+        translator.translate("ona")
+    with pytest.raises(UsageError, match="targets: give a list of texts"):
+        translator.score(["o", "n", "a"], "ona")
+    with pytest.raises(UsageError, match="prefixes: give a list of texts"):
+        translator.translate(["ona", "ona", "ona"], prefixes="ona")
+    with pytest.raises(UsageError, match="texts: number 2 is a NoneType, and not a text"):
+        translator.translate(["ona", None])  # type: ignore[list-item]
+    (alone,) = translator.translate(["ona bek"])
+    assert translator.translate(text for text in ["ona bek"]) == [alone]  # type: ignore[arg-type]
+
+
 def test_the_bundles_own_settings_are_the_defaults() -> None:
     bundle = fx_rand(seed=2)
     texts = random_sentences(8, seed=2)

@@ -1,6 +1,7 @@
 """What encoder-only models say, and how probable texts are to decoders: against the plain definition, and padded = alone."""
 
 import math
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -13,6 +14,7 @@ from dragoman.bundle import Bundle
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.embed import embed, features
 from dragoman.decoding.fill import fill, mask_text, masked_ids, pseudo_score
+from dragoman.decoding.generate import Generator
 from dragoman.decoding.likelihood import score_lines
 from dragoman.decoding.score import Perplexity, Scored
 from dragoman.errors import DragomanError, UsageError
@@ -107,6 +109,20 @@ def test_what_cannot_be_filled_in_is_said() -> None:
     for asked in ({"top": 0}, {"among": []}):
         with pytest.raises(UsageError, match="ask for at least one of at least one"):
             fill(bundle, ["ona <mask>"], **asked)
+
+
+@pytest.mark.parametrize("call", [fill, pseudo_score, embed, features])
+def test_one_text_alone_is_not_taken_for_a_list_of_its_characters(call: Callable[[Bundle, str], object]) -> None:
+    with pytest.raises(UsageError, match="texts: give a list of texts, with one in it where there is only one, and not a str"):
+        call(bert(), "ona")
+
+
+def test_one_text_or_prompt_alone_for_a_decoder_is_not_either() -> None:
+    bundle = random_bundle(GPT)
+    with pytest.raises(UsageError, match="texts: give a list of texts"):
+        score_lines(bundle, "ona")
+    with pytest.raises(UsageError, match="prompts: give a list of texts"):
+        Generator(bundle).generate("ona")
 
 
 def test_white_space_alone_has_no_perplexity_a_word() -> None:

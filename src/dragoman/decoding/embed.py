@@ -14,7 +14,7 @@ from dragoman.data.batching import batches_of, pad_rows
 from dragoman.decoding.fill import check_length
 from dragoman.decoding.generate import opening
 from dragoman.decoding.step import evaluation_mode
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, as_texts
 
 _log = logging.getLogger("dragoman")
 
@@ -44,6 +44,7 @@ def embed(
         raise DragomanError("the model has no pooler; choose mean or first")
     if pool == "first" and bundle.config.model.architecture != "encoder-only":
         raise DragomanError("the first state of a decoder has seen the first token alone; choose mean")
+    texts = as_texts(texts)
     vectors = torch.empty(len(texts), bundle.config.model.d_model)
     for batch, states, real in _states(bundle, texts, truncate=truncate, batch_tokens=batch_tokens, place=place, first_line=first_line):
         with torch.inference_mode():
@@ -63,6 +64,7 @@ def features(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16_384
 
     Raises DragomanError for an encoder-decoder, and for a text of more tokens than the model takes.
     """
+    texts = as_texts(texts)
     found: dict[int, Tensor] = {}
     for batch, states, real in _states(bundle, texts, truncate=False, batch_tokens=batch_tokens, place="", first_line=1):
         for number, row, tokens in zip(batch, states.float().cpu(), real.cpu(), strict=True):

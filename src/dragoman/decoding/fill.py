@@ -16,7 +16,7 @@ from dragoman.data.tokenizer import Tokenizer
 from dragoman.decoding.score import Scored
 from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.step import evaluation_mode
-from dragoman.errors import DragomanError, LineError, UsageError
+from dragoman.errors import DragomanError, LineError, UsageError, as_texts
 
 _MASKED_AT_ONCE = 1024
 
@@ -54,6 +54,7 @@ def fill(
     """
     if top < 1 or (among is not None and not among):
         raise UsageError(f"top={top} among {'all' if among is None else len(among)} tokens: ask for at least one of at least one")
+    texts = as_texts(texts)
     model, tokenizer = bundle.masked_language_model, bundle.source_tokenizer
     mask = mask_text(tokenizer)
     where = [f"{place}, line {number}" if place else f"line {number}" for number, _ in enumerate(texts, start=first_line)]
@@ -143,6 +144,7 @@ def pseudo_score(
     may raise. Raises DragomanError for a model of another kind, one that knows no mask, and, naming ``place`` and line, a text of more
     tokens than the model takes.
     """
+    texts = as_texts(texts)
     model, tokenizer = bundle.masked_language_model, bundle.source_tokenizer
     mask_text(tokenizer)
     rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(texts)]

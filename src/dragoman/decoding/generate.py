@@ -25,7 +25,7 @@ from dragoman.decoding.rules import MinimumLength, NoRepeatedNgram, RepetitionGu
 from dragoman.decoding.sample import Step, sample, sample_keys, sampling_steps
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, LineError, UsageError, option
+from dragoman.errors import DragomanError, LineError, UsageError, as_texts, option
 
 _log = logging.getLogger("dragoman")
 
@@ -156,7 +156,7 @@ class Generator:
         before = f"{place}, " if place else ""
         given = [
             self._prompt(ids, options, f"{before}line {number}", number)
-            for number, ids in enumerate(self._encode(prompts), start=first_line)
+            for number, ids in enumerate(self._encode(as_texts(prompts, "prompts")), start=first_line)
         ]
         width = options.beam or options.n
         lengths = [len(prompt.ids) + prompt.most for prompt in given]

@@ -18,7 +18,7 @@ from dragoman.decoding.generate import opening
 from dragoman.decoding.score import Scored
 from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.step import evaluation_mode
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, as_texts
 from dragoman.model import LanguageModel
 
 _log = logging.getLogger("dragoman")
@@ -52,6 +52,7 @@ def score_lines(
     log-probability is no finite number.
     """
     check_alpha(alpha)
+    texts = as_texts(texts)
     model, tokenizer = bundle.language_model, bundle.target_tokenizer
     where = [f"{place}, line {number}" if place else f"line {number}" for number, _ in enumerate(texts, start=first_line)]
     rows = [[tokenizer.bos, *ids, tokenizer.eos] for ids in tokenizer.encode_batch(texts)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dragoman.errors import UsageError, counted, option
+from dragoman.errors import UsageError, as_texts, counted, option
 
 if TYPE_CHECKING:
     from dragoman.decoding.glossary import Glossary
@@ -131,7 +131,7 @@ def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:
 
 def check_prefixes(prefixes: Sequence[str], texts: int, *, tree: bool) -> None:
     """Raise UsageError unless there is one for each of so many texts, and no ``tree`` to be made."""
-    if len(prefixes) != texts:
+    if len(as_texts(prefixes, "prefixes")) != texts:
         raise UsageError(f"{len(prefixes)} prefixes for {counted(texts, 'text')}; give one for each, empty where there is none")
     if tree:
         raise UsageError(

@@ -16,7 +16,7 @@ from dragoman.decoding.beam import check_alpha, length_penalty
 from dragoman.decoding.ensemble import mean_log_prob
 from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.split import longest_taken
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, as_texts
 from dragoman.model import EncoderDecoder
 
 _POSITIONS_AT_ONCE = 1024
@@ -118,6 +118,7 @@ def score_texts(
     log-probability is no finite number.
     """
     check_alpha(alpha)
+    sources, targets = as_texts(sources, "sources"), as_texts(targets, "targets")
     if len(sources) != len(targets):
         raise DragomanError(f"{len(sources)} sources but {len(targets)} targets; each target needs the source it translates")
     source_tokenizer, target_tokenizer = bundle.source_tokenizer, bundle.target_tokenizer

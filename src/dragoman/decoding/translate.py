@@ -28,7 +28,7 @@ from dragoman.decoding.side_by_side import Check
 from dragoman.decoding.split import Piece, longest_taken, split_text
 from dragoman.decoding.step import StepModel, evaluation_mode
 from dragoman.devices import pick_device
-from dragoman.errors import DragomanError, LineError, UsageError, of_line, option
+from dragoman.errors import DragomanError, LineError, UsageError, as_texts, of_line, option
 from dragoman.model import EncoderDecoder
 
 _log = logging.getLogger("dragoman")
@@ -154,10 +154,11 @@ class Translator:
         its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
         at the head of each text. Many texts are searched by several threads of a CPU side by side. ``check`` is called before each step,
         in the thread that takes it, and may end the search by raising; ``watch``, which sees each step of a beam search, batch by batch and
-        all in one thread, may do so too. Raises UsageError for impossible settings, DragomanError that names the line for a tag that is
-        missing or unknown, for a prefix or a term that is too long or that cannot be spelled, and for a text that is too long for a tree.
+        all in one thread, may do so too. Raises UsageError for impossible settings or a str as texts, DragomanError that names the line for a
+        tag that is missing or unknown, for a prefix or a term too long or that cannot be spelled, and for a text too long for a tree.
         """
         options = options or SearchOptions()
+        texts = as_texts(texts)
         texts = [" ".join(words_of(text)) for text in texts] if options.tree else texts
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         search = replace(self._search(beam, alpha, n_best, max_length, options), watch=watch, check=check)
