@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from dragoman.data.formats import lines
 from dragoman.data.formats.lines import decode_line, read_lines, split_lines
 from dragoman.data.formats.pairs import corpus_files, first_misaligned, read_pairs
 from dragoman.errors import DragomanError
@@ -38,6 +39,23 @@ def test_a_compressed_file_cut_short_or_damaged_is_named(tmp_path: Path, suffix:
     path.write_bytes(b"not packed at all\n")
     with pytest.raises(DragomanError, match=rf"text\{suffix}: damaged, or not a \{suffix} file"):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_what_cannot_be_unpacked_behind_a_whole_member_is_not_left_out_in_silence(tmp_path: Path, suffix: str) -> None:
+    path, second = tmp_path / f"text{suffix}", bytearray(PACK[suffix](b"drei\n"))
+    second[0] ^= 1
+    path.write_bytes(PACK[suffix](TEXT.encode()) + second)
+    with pytest.raises(DragomanError, match=rf"text\{suffix}: damaged, or not a \{suffix} file"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_xz_streams_with_zeros_between_them(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", size)
+    path = tmp_path / "text.xz"
+    path.write_bytes(lzma.compress(b"eins\nzw") + bytes(8) + lzma.compress("ei ü\n\nvier\n".encode()) + bytes(4))
+    assert list(read_lines(path)) == LINES
 
 
 def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:

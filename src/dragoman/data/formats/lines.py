@@ -90,8 +90,7 @@ def _read_chunks(path: Path) -> Iterator[bytes]:
                 with gzip.open(file) as unpacked:
                     yield from _chunks(unpacked)
             elif path.suffix == ".xz":
-                with lzma.open(file) as unpacked:
-                    yield from _chunks(unpacked)
+                yield from _xz_chunks(file)
             elif path.suffix == ".zst":
                 yield from _zstandard_chunks(file, path)
             else:
@@ -104,9 +103,24 @@ def _read_chunks(path: Path) -> Iterator[bytes]:
         raise DragomanError(unreadable(path, error)) from None
 
 
-def _chunks(file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile) -> Iterator[bytes]:
+def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     while chunk := file.read(CHUNK_BYTES):
         yield chunk
+
+
+def _xz_chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """The text of one stream of xz and of those behind it; `lzma.open` would leave out in silence what it cannot read behind the first."""
+    stream = None
+    for chunk in _chunks(file):
+        data = chunk if stream else chunk.lstrip(b"\0")  # between streams there may be zeros, to fill them up
+        while data:  # a chunk may end one stream and begin others
+            stream = stream or lzma.LZMADecompressor()
+            yield stream.decompress(data, CHUNK_BYTES)
+            while not (stream.eof or stream.needs_input):
+                yield stream.decompress(b"", CHUNK_BYTES)
+            data, stream = (stream.unused_data.lstrip(b"\0"), None) if stream.eof else (b"", stream)
+    if stream is not None:
+        raise EOFError
 
 
 def _zstandard_chunks(file: IO[bytes], path: Path) -> Iterator[bytes]:
