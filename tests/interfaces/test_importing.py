@@ -2,13 +2,14 @@
 
 import ast
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import foreign_models
 from command_line import tiny_bundle
@@ -101,6 +102,29 @@ def test_a_result_that_differs_is_not_left(tmp_path: Path, monkeypatch: pytest.M
 def test_not_a_number_is_a_difference() -> None:
     found = verify.Verification("x", float("inf"), float("nan"), 3, 3)
     assert not found.agrees
+
+
+def test_weights_that_are_no_numbers_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = foreign_models.gpt2(tmp_path / "gpt2")
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.ln_f.weight"][3] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    said = failed(capsys, "import", folder, tmp_path / "model")
+    assert said == "dragoman: the model computes logits that are no finite numbers, so its weights are damaged; use another copy of it\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["gpt2"]
+
+
+@pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])
+def test_a_disk_that_refuses_a_model_in_another_format_is_one_line(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny_bundle(tmp_path / "model", kind="bpe")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        said = failed(capsys, "export", model, tmp_path / "out", "--to", form)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "out: cannot write: File too large; make room there" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_llama2c_and_its_other_tokenizer(

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from dragoman.bundle import Bundle, assemble_bundle, empty_model
@@ -231,7 +231,7 @@ def _write(bundle: Bundle, folder: Path, module: ModuleType) -> list[str]:
     if values["model_type"] == "pegasus":  # whose loader says of tables that are not there that they are newly initialised
         table = sinusoids(model.max_positions, model.d_model, concatenated=True)
         named |= {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
-    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").write_bytes(save(named, metadata={"format": "pt"}))  # unlike save_file, a full disk is an OSError
     _write_json(folder / "config.json", {**values, "dtype": "float32"})
     if module is marian:
         banned = sorted({target.pad, target.bos, *target.tags.values(), *range(len(target), model.target_vocabulary)})

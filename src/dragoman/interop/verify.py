@@ -5,6 +5,7 @@ Shapes:  B samples   S source positions   T target positions   V vocabulary
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 import torch
@@ -140,6 +141,8 @@ def compare(bundle: Bundle, theirs: Logits, *, against: str, steps: int = 8) -> 
             outputs = [_greedy(bundle, side, samples, steps) for side in (ours, theirs)]
             agree = sum(a == b for a, b in zip(*outputs, strict=True))
         largest = mine.abs().masked_fill(~seen, 0.0).max().item()
+        if not isfinite(largest):
+            raise DragomanError("the model computes logits that are no finite numbers, so its weights are damaged; use another copy of it")
     return Verification(against, difference if difference == difference else float("inf"), largest, len(samples.source), agree)
 
 
