@@ -96,6 +96,27 @@ def test_a_precision_that_no_device_has_is_refused_at_once(arguments: list[str],
     assert "torch" not in imported_after(f"from dragoman.cli import main; main({command})")
 
 
+def test_a_working_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    remove = "import os, subprocess, sys; os.rmdir(os.getcwd()); sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+    command = [sys.executable, "-c", remove, *COMMAND, "translate", "model"]
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "dragoman: the working directory is not there any more; change to one that is, with cd\n"
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("train", "translate")])
+def test_what_works_in_one_process_is_refused_in_several(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "test", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main([verb, "model"]) == 2
+    sentence = f"{verb} works in one process, and each of several would do all of it and write it; start it without torchrun"
+    assert capsys.readouterr().err == f"dragoman: {sentence}\n"
+    assert main([verb, "--help"]) == 0
+
+
 def test_help_takes_less_than_two_fifths_of_a_second() -> None:
     """Of processor time, which other work on the machine changes least."""
     seconds = []

@@ -16,7 +16,7 @@ import typer
 
 from dragoman.cli import streams
 from dragoman.cli.help import Verb
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, UsageError
 
 VERBS = {
     "train": "Train a model on parallel text.",
@@ -38,6 +38,8 @@ VERBS = {
     "presets": "The paper's models with their parameter counts.",
     "demo": "Everything once, on data made on the spot.",
 }
+SHARED = ("train", "translate")
+"""The verbs whose work several processes of torchrun share."""
 MODULE_OF = {"import": "importing", "export": "exporting"}
 """Modules, and functions in them, that are not named as their verbs; `import` is a word of Python's own."""
 
@@ -63,6 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:]
     if sys.stdout is None:
         return streams.complain("standard output is closed; redirect it to a file or to /dev/null", 1)
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # in which a library that PyTorch needs ends the program
+        return streams.complain("the working directory is not there any more; change to one that is, with cd", 1)
     with streams.set_up():
         return _guarded(list(arguments))
 
@@ -94,6 +100,8 @@ def _guarded(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     """Parse and invoke, without typer's own handling of exceptions, which prints several lines and takes a closed pipe for a failure."""
     wanted = _wanted(arguments)
+    if wanted in VERBS and wanted not in SHARED and streams.in_company() and not {"-h", "--help"} & {*arguments}:
+        raise UsageError(f"{wanted} works in one process, and each of several would do all of it and write it; start it without torchrun")
     command = typer.main.get_command(_application(wanted))
     try:
         if not arguments:

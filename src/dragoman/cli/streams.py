@@ -95,6 +95,11 @@ def launched() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def in_company() -> bool:
+    """Whether torchrun started this process and others beside it."""
+    return launched() and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
 def follows() -> bool:
     """Whether torchrun started this process as another than the first of a job."""
     return launched() and os.environ.get("RANK", "0") != "0"
