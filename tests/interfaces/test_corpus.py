@@ -95,6 +95,8 @@ def test_nothing_left_is_an_error_with_the_way_out(tmp_path: Path, tokenizer: To
         match=r"2 longer than the batch budget\): the shortest has 4 tokens with its end token.*training\.batch_tokens=3 ",
     ):
         build(tmp_path / "train", [("w1 w2 w3", "w1"), ("w1", "w1 w2 w3 w4")], tokenizer, batch_tokens=3)
+    with pytest.raises(DragomanError, match=r"raise data\.max_length and model\.max_positions, of which the lower is 2, to at least that"):
+        build(tmp_path / "train", [("w1 w2 w3", "w1")], tokenizer, max_length=2)
     with pytest.raises(DragomanError, match=r"2 empty side\); give a corpus with text on both sides"):
         build(tmp_path / "train", [("", "w1"), ("w1", "")], tokenizer)
     with pytest.raises(DragomanError, match="there were none"):

@@ -131,6 +131,9 @@ def test_an_output_folder_that_cannot_be_used(data: Path, finished: Path, tmp_pa
 def test_nothing_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refuses(capsys, train(tmp_path / "nothing", None), 2, "nothing: no run to resume")
     assert not (tmp_path / "nothing").exists()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "run.json").write_text("{}", encoding="utf-8")
+    refuses(capsys, train(tmp_path / "half", None), 1, "half: the run has no config.toml; write it again", "run.json", "--out")
 
 
 def test_a_place_that_is_no_place_is_refused_when_it_is_read() -> None:

@@ -141,6 +141,11 @@ def _resumed_settings(
     if base:
         raise UsageError("--resume goes on with the run's own settings; leave out --preset and --config, and change single ones with --set")
     if not (out / "config.toml").is_file():
+        if (out / "run.json").is_file():
+            raise DragomanError(
+                f'{out}: the run has no config.toml; write it again as run.json has the settings under "settings", or start a new run '
+                "with another --out"
+            )
         raise UsageError(f"{out}: no run to resume; leave out --resume to start one")
     from dragoman.training.run import check_whole_settings
 

@@ -226,7 +226,10 @@ class _Writer:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.items()) or "there were none"
         if not self.shortest:
             return f"no pair of lines is left ({reasons}); give a corpus with text on both sides"
-        return (
-            f"no pair of lines is left ({reasons}): the shortest has {self.shortest} tokens with its end token; raise "
-            f"data.max_length={self.max_length} or training.batch_tokens={self.batch_tokens} to at least that"
-        )
+        limits = {
+            f"data.max_length and model.max_positions, of which the lower is {self.max_length},": self.max_length,
+            f"training.batch_tokens={self.batch_tokens}": self.batch_tokens,
+        }
+        lower = " and ".join(name for name, limit in limits.items() if limit < self.shortest)
+        shortest = f"the shortest has {self.shortest} tokens with its end token; raise {lower} to at least that"
+        return f"no pair of lines is left ({reasons}): {shortest}"
