@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from dragoman.config import Architecture, Config, merge
 from dragoman.data.tokenizer import Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
-from dragoman.files import new_folder, require_new, write_file
+from dragoman.files import folders_in, new_folder, require_new, write_file
 from dragoman.model.build import build_model
 from dragoman.model.transformer import EncoderDecoder, LanguageModel, MaskedLanguageModel, Model
 from dragoman.presets import count_parameters, describe_sizes
@@ -305,7 +305,7 @@ def resolve_model(path: str | Path) -> Path:
     if not folder.exists():
         raise DragomanError(f"{folder}: no such model; give a run folder, a checkpoint folder or a bundle")
     whole, lost = list_checkpoints(folder), lost_checkpoints(folder)
-    within = [str(each) for each in sorted(folder.glob("[!.]*")) if _is_whole(each) or list_checkpoints(each)]
+    within = [str(each) for each in folders_in(folder) if _is_whole(each) or list_checkpoints(each)]
     named = f"{', '.join(within[:3])}{f' and {len(within) - 3:,} more' if len(within) > 3 else ''}"
     instead = f"give {whole[-1]}, which is whole" if whole else f"give one that lies in it: {named}" if within else "give another folder"
     if lost:

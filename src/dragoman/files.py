@@ -89,3 +89,8 @@ def _sync(path: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder that are not hidden and may be looked into, by name."""
+    return [each for each in sorted(folder.glob("[!.]*")) if each.is_dir() and os.access(each, os.X_OK)]

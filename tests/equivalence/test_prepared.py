@@ -186,13 +186,13 @@ def test_sentences_from_the_end_may_take_the_places_of_those_that_leave() -> Non
             tokens = torch.randint(4, 150, (rows.numel(),))
 
 
-@torch.inference_mode()
 def test_a_search_of_no_sentences_finds_none() -> None:
     model, (source, mask) = model_of(), some_sources()
     for step in (PreparedStep(model), TransformerStep(model)):
         assert beam_search(step, source[:0], mask[:0], bos=1, eos=2, beam=3, alpha=0.6, max_lengths=[]) == []
 
 
+@torch.inference_mode()
 def test_the_log_probabilities_of_a_search_share_their_room() -> None:
     model = model_of()
     step, (source, mask) = PreparedStep(model), some_sources()
@@ -282,7 +282,6 @@ def test_onednn_without_the_instructions_for_8_bits_is_not_asked() -> None:
 import torch
 from dragoman.decoding.products import OutputProduct
 from dragoman.model.embedding import Embedding
-from dragoman.model.layers import DecoderLayer
 output = Embedding(100, 512, pad=0)
 with torch.inference_mode():
     output.weight.fill_(1.0)

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shutil
 import stat
 import struct
@@ -513,6 +514,15 @@ def test_a_folder_of_models_names_some_of_them(tmp_path: Path) -> None:
     assert instead() == f"give one that lies in it: {runs / 'b'}, {runs / 'c'}, {runs / 'mean'}"
     save_bundle(make_bundle(), runs / "a" / "checkpoints" / "step-000005")
     assert instead() == f"give one that lies in it: {runs / 'a'}, {runs / 'b'}, {runs / 'c'} and 1 more"
+
+
+def test_a_folder_that_may_not_be_looked_into_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those that other users have beside ours; nobody stops the superuser, so the system is made to say that it would."""
+    for name in ("ours", "theirs"):
+        save_bundle(make_bundle(), tmp_path / name)
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode == os.X_OK and path.name == "theirs"))
+    with pytest.raises(DragomanError, match=f"give one that lies in it: {re.escape(str(tmp_path / 'ours'))}$"):
+        resolve_model(tmp_path)
 
 
 def test_a_model_that_was_read_no_longer_hangs_on_its_file(folder: Path) -> None:

@@ -80,9 +80,9 @@ def test_missing_and_empty_files(data: Path, tmp_path: Path, capsys: pytest.Capt
     refuses(capsys, train(run, tmp_path / "nothing"), 1, "no such corpus", "nothing.aa", "nothing.bb")
     refuses(capsys, train(run, data, "--valid", str(tmp_path / "nothing")), 1, "no such corpus", "nothing.aa")
     for side in ("aa", "bb"):
-        one_of_two = f"{data}.{side}: one file of a corpus of two; give {data} for both, a prefix"
+        one_of_two = f"{data}.{side}: one file, where a corpus has two; give {data} for both, a prefix"
         refuses(capsys, train(run, Path(f"{data}.{side}")), 1, one_of_two)
-    refuses(capsys, train(run, written), 1, "text.txt: one file of a corpus of two; give a prefix")
+    refuses(capsys, train(run, written), 1, "text.txt: one file, where a corpus has two; give a prefix")
     refuses(capsys, train(run, empty), 1, "empty.aa and", "empty.bb: empty")
     refuses(capsys, train(run, data, "--valid", str(empty)), 1, "empty.aa and", "empty.bb: empty")
     assert not run.exists()

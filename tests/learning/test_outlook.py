@@ -26,8 +26,17 @@ def test_where_the_minutes_end_a_resumed_run_is_foretold_once_by_its_speed_here(
     training = TrainingConfig(max_steps=1000, warmup_steps=400, schedule="cosine", learning_rate=1e-3, max_minutes=168)
     outlook = Outlook(training, SLOW)
     sentences = outlook.foretold(NOW)  # 55 seconds are left, for 110 steps
-    assert [" about step 260, where" in sentences[0], "are over at about step 260;" in sentences[1], len(sentences)] == [True, True, 2]
+    rising, short = sentences
+    assert " about step 260, where" in rising
+    assert "are over at about step 260;" in short
     assert outlook.foretold(NOW) == []
+
+
+def test_nothing_is_foretold_before_a_tenth_of_the_minutes_that_were_left_has_shown_the_speed() -> None:
+    training = TrainingConfig(max_steps=1000, warmup_steps=400, schedule="cosine", learning_rate=1e-3, max_minutes=168)
+    outlook = Outlook(training, SLOW)  # 80 seconds are left
+    assert outlook.foretold(Progress(step=101, seconds=10_007.0)) == []
+    assert len(outlook.foretold(Progress(step=120, seconds=10_009.0))) == 2
 
 
 def test_a_run_that_its_minutes_do_not_cut_short_is_told_nothing() -> None:

@@ -30,8 +30,9 @@ def average(
     chosen = _newest(run, last)
     average_bundles(chosen, out)
     notify(f"averaged {', '.join(folder.name for folder in chosen)}")
-    for sentence in averaged_early(load_config(chosen[-1]).training, step_of(chosen[0]), chosen[-1]) if last > 1 else []:
-        notify(sentence)
+    if len(chosen) > 1:
+        for sentence in averaged_early(load_config(chosen[-1]).training, step_of(chosen[0]), chosen[-1]):
+            notify(sentence)
     print(out)
 
 

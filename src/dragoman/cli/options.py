@@ -49,7 +49,7 @@ TextFiles = Annotated[
 ]
 Translations = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Where translations go: no file that is read; - is standard output, the default."),
+    typer.Option("--output", "-o", metavar="FILE", help="Where translations go, not a file that is read; - is standard output (default)."),
 ]
 Scores = Annotated[
     bool,

@@ -154,8 +154,8 @@ class Translator:
         its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
         at the head of each text. Many texts are searched by several threads of a CPU side by side. ``check`` is called before each step,
         in the thread that takes it, and may end the search by raising; ``watch``, which sees each step of a beam search, batch by batch and
-        all in one thread, may do so too. Raises UsageError for impossible settings or a str as texts, DragomanError that names the line for a
-        tag that is missing or unknown, for a prefix or a term too long or that cannot be spelled, and for a text too long for a tree.
+        all in one thread, may do so too. Raises UsageError for impossible settings or a str as texts, DragomanError that names the line for
+        a tag that is missing or unknown, for a prefix or a term too long or that cannot be spelled, and for a text too long for a tree.
         """
         options = options or SearchOptions()
         texts = as_texts(texts)

@@ -36,7 +36,7 @@ _SECURITY = {
 
 
 def is_logged(route: str, status: int) -> bool:
-    """Whether the access log has a request: no poll that is answered, for notices say that models are read, ready, or the server ends."""
+    """Whether a request goes into the access log: all do but polls answered with 200 or 503, whose news the notices tell."""
     return route not in _ALWAYS or status not in (200, 503)
 
 

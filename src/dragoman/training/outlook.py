@@ -85,9 +85,9 @@ class Outlook:
         return max(left, 0.0)
 
     def foretold(self, progress: Progress) -> list[str]:
-        """The warnings of a run that its minutes will cut short: once, and nothing before a tenth of them."""
+        """The warnings of a run that its minutes will cut short: once, and nothing before a tenth of those that were left when it began."""
         most = 60 * (self.training.max_minutes or 0.0)
-        if self.told or not _ENOUGH * most <= progress.seconds < most:
+        if self.told or progress.seconds >= most or progress.seconds - self._seconds < _ENOUGH * (most - self._seconds):
             return []
         reached = progress.step + int((most - progress.seconds) * self._speed(progress))
         sentences = cut_short(self.training, reached, by_minutes=True, about=True) if reached < self.training.max_steps else []

@@ -85,7 +85,6 @@ class Trainer:
         self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
         self.interrupted = self.evaluating = False
-        self.outlook = Outlook(self.settings, self.progress)
         if ranks.rank:
             seed_rank(self.settings.seed, rank=ranks.rank, step=0)
 
@@ -106,6 +105,7 @@ class Trainer:
         stop = self._limit()
         if self.progress.owed:
             stop = self._judged(stop)
+        self.outlook = Outlook(self.settings, self.progress)
         if stop:
             return stop
         with closing(self._windows()) as found:
@@ -175,7 +175,7 @@ class Trainer:
         before = torch.bfloat16 if progress.bfloat16 else torch.float32
         self.dtype = self._compute_dtype(before)
         progress.bfloat16 = self.dtype == torch.bfloat16
-        self.progress, self.outlook = progress, Outlook(self.settings, progress)
+        self.progress = progress
         if self.ranks.first:
             self.totals = Totals(*progress.unreported)  # type: ignore[arg-type]  # whole numbers stay whole in JSON
             self._settle(checkpoint)  # a run may be killed between a checkpoint and what follows it

@@ -63,7 +63,7 @@ def corpus_files(spec: str, source: str, target: str) -> list[Path]:
         if Path(spec).is_file():
             plain = Path(spec).with_suffix("") if Path(spec).suffix in COMPRESSED else Path(spec)
             prefix = f"{plain.with_suffix('')} for both, " if plain.suffix in (f".{source}", f".{target}") else ""
-            raise DragomanError(f"{spec}: one file of a corpus of two; give {prefix}{remedy.removeprefix('give ')}")
+            raise DragomanError(f"{spec}: one file, where a corpus has two; give {prefix}{remedy.removeprefix('give ')}")
         raise DragomanError(f"{spec}: no such corpus (looked for {', '.join(missing)}); {remedy}")
     return [path for path in found if path]
 
