@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from command_line import but_for_limits, tiny_bundle
-from dragoman.cli import main
+from dragoman.cli import main, unfinished
+from dragoman.cli.stops import undisturbed
 from dragoman.cli.unfinished import Unfinished
 from dragoman.decoding.translate import Translator
+from dragoman.errors import DragomanError
 
 LINES = ["ona bek", "tilu", "", "rem sova kip dal", "kip", "bek bek rem", "élan 東京"]
 FORMATS: list[list[str]] = [[], ["--n-best", "3"], ["--json"], ["--scores"]]
@@ -179,6 +181,31 @@ def test_an_interruption_says_how_to_go_on(model: Path, desk: Path, capfd: pytes
         Path("out.partial").unlink()
         Path("out.partial.json").unlink()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_just_after_a_failure_does_not_keep_it_from_saying_how_to_go_on(
+    model: Path, desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun sends one when another process is gone, of which this one has just heard."""
+    add, quiet = Unfinished.add, iter([True])
+
+    def failing(self: Unfinished, *arguments: Any) -> None:
+        add(self, *arguments)
+        if self.tally.lines == 4:
+            raise DragomanError("another process ended")
+
+    def just_before() -> Any:
+        if next(quiet, False):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return undisturbed()
+
+    monkeypatch.setattr(Unfinished, "add", failing)
+    monkeypatch.setattr(unfinished, "undisturbed", just_before)
+    assert run(model, "--resume") == 143
+    assert but_for_limits(capfd.readouterr().err).splitlines() == [
+        f"dragoman: warning: {desk / 'out.partial'}: holds the first 4 lines; the same command with --resume goes on from there",
+        "dragoman: terminated",
+    ]
 
 
 def refusal(capfd: pytest.CaptureFixture[str], status: int, model: Path, *arguments: str) -> str:

@@ -81,8 +81,13 @@ class Unfinished:
                     file.close()
             self.publish()
         except BaseException as error:
-            with undisturbed():  # torchrun sends SIGTERM to all ranks when one fails, just then
-                self._keep()
+            try:
+                with undisturbed():  # torchrun sends SIGTERM to all ranks when one fails, just then
+                    self._keep()
+            except KeyboardInterrupt:  # or a moment before
+                with undisturbed():
+                    self._keep()
+                raise
             if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.filename is None:  # of these very files
                 reason = error.strerror or error
                 raise DragomanError(f"{self.paths['output']}: cannot write: {reason}; make room there, and go on with --resume") from None
