@@ -8,6 +8,7 @@ import pytest
 from dragoman.config import TrainingConfig
 from dragoman.training.outlook import Outlook, at_the_end, averaged_early, looking_back
 from dragoman.training.state import Progress
+from training_runs import make_trainer, toy_pairs
 
 SLOW = Progress(step=100, seconds=10_000.0)  # 100 seconds a step, on another machine or with a night between
 NOW = Progress(step=150, seconds=10_025.0)  # and half a second here
@@ -74,3 +75,16 @@ def test_a_mean_is_early_when_its_first_checkpoint_is() -> None:
     (sentence,) = averaged_early(training, 500, newest)
     assert "begin at step 500, where the learning rate is still rising, as it does to step 600 (training.warmup_steps)" in sentence
     assert f"may be worse than {newest}: " in sentence
+
+
+def test_an_evaluation_that_was_owed_is_no_part_of_the_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path, toy_pairs(4))
+    trainer.progress.owed = True
+
+    def judged(stop: str) -> str:
+        trainer.progress.seconds += 1000
+        return "interrupted"
+
+    monkeypatch.setattr(trainer, "_judged", judged)
+    assert trainer.train() == "interrupted"
+    assert trainer.outlook.seconds_left(Progress(step=1, seconds=1000.5)) == (trainer.settings.max_steps - 1) * 0.5

@@ -193,8 +193,9 @@ def _end_problems(run: Path, record: Mapping[str, Any], log: list[dict[str, Any]
     if last.get("reason") == "interrupted":
         of = f" of {training.max_steps:,}" if training else ""
         return [f"it was interrupted at step {last['step']:,}{of}; continue with {_going_on(run)}"]
-    by_minutes = last.get("reason") == "max_minutes" and training is not None and training.max_minutes is not None
-    return looking_back(training, last["step"], by_minutes=by_minutes) if training else []
+    if training is None:
+        return []
+    return looking_back(training, last["step"], by_minutes=last.get("reason") == "max_minutes" and training.max_minutes is not None)
 
 
 def _going_on(run: Path) -> str:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from dragoman.cli.streams import RECORD_SUFFIX, partial_of
@@ -22,12 +23,10 @@ def check_outputs(written: Mapping[str, Path | None], read: Iterable[Path | None
     if any(_same(one, other) for place, one in enumerate(names) for other in names[:place]):
         *most, last = written
         raise UsageError(f"two of {', '.join(most)} and {last} name one file; give each its own")
-    inputs = [file for path in read if path is not None for file in _files_of(path)]
-    for name in names:
-        for path in inputs:
-            if _is_standard_input(name) if str(path) == "-" else _same(name, path):
-                place = "standard input" if str(path) == "-" else path
-                raise UsageError(f"{place}: is to be read and would be written over; give another name to write to")
+    for path in (file for given in read if given is not None for file in _files_of(given)):
+        place, is_read = ("standard input", _is_standard_input) if str(path) == "-" else (path, partial(_same, path))
+        if any(map(is_read, names)):
+            raise UsageError(f"{place}: is to be read and would be written over; give another name to write to")
 
 
 def _is_whole(path: Path) -> bool:
