@@ -70,13 +70,18 @@ def option(name: str) -> str:
 
 def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     """The texts as a list; UsageError for one text alone, each of whose characters would be taken for a text, and for what is no text."""
-    if isinstance(texts, str | bytes | dict):
-        raise UsageError(f"{name}: give a list of texts, with one in it where there is only one, and not a {type(texts).__name__}")
+    refuse_one_text(texts, name)
     listed = [*texts]
     for number, text in enumerate(listed, start=1):
         if not isinstance(text, str):
             raise UsageError(f"{name}: number {number} is a {type(text).__name__}, and not a text; give a list of str")
     return listed
+
+
+def refuse_one_text(texts: object, name: str) -> None:
+    """Raises UsageError for a str, whose characters would be taken for texts, and for what else is not a list of them."""
+    if isinstance(texts, str | bytes | dict):
+        raise UsageError(f"{name}: give a list of texts, with one in it where there is only one, and not a {type(texts).__name__}")
 
 
 def counted(number: int, noun: str) -> str:

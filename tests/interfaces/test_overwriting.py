@@ -22,6 +22,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     (tmp_path / "short.bb").write_text("ona\n", encoding="utf-8")
     (tmp_path / "linked").symlink_to("t.aa")
+    (tmp_path / "again.partial").symlink_to("again")
     os.link(tmp_path / "second.bb", tmp_path / "twin")
     (tmp_path / "run").mkdir()
     for name in ("run.json", "log.jsonl"):
@@ -62,6 +63,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("translate tiny t.aa --ensemble damaged -o damaged/config.json", 2, f"damaged/config.json: {OVER}"),
         ("translate tiny hyp.partial.json -o hyp", 2, f"hyp.partial.json: {OVER}"),
         ("translate tiny t.aa -o x --align x.partial.json", 2, "two of -o, --align and --attention name one file"),
+        ("embed tiny t.aa -o again", 2, "-o and what is beside it until it is whole name one file"),
         ("generate tiny --file t.aa --file t.bb -o t.bb", 2, f"t.bb: {OVER}"),
         ("generate tiny --file linked -o t.aa", 2, f"linked: {OVER}"),
         ("embed tiny t.aa -o linked", 2, f"t.aa: {OVER}"),

@@ -133,6 +133,12 @@ def test_a_vocabulary_too_small_is_refused() -> None:
         Tokenizer.train(LINES, kind="whitespace", vocabulary_size=4)
 
 
+def test_one_text_in_place_of_lines_is_refused() -> None:
+    """Its characters would be taken for lines."""
+    with pytest.raises(UsageError, match="lines: give a list of texts, with one in it where there is only one, and not a str"):
+        Tokenizer.train("a red bird", kind="whitespace", vocabulary_size=0)
+
+
 def test_an_error_while_reading_the_training_text_comes_through() -> None:
     def lines() -> Iterator[str]:
         yield "one"

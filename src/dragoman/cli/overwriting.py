@@ -22,7 +22,8 @@ def check_outputs(written: Mapping[str, Path | None], read: Iterable[Path | None
     names = [*outputs.values(), *(beside for path in map(_real, outputs.values()) for beside in _beside(path))]
     if any(_same(one, other) for place, one in enumerate(names) for other in names[:place]):
         *most, last = written
-        raise UsageError(f"two of {', '.join(most)} and {last} name one file; give each its own")
+        named = f"two of {', '.join(most)} and {last}" if most else f"{last} and what is beside it until it is whole"
+        raise UsageError(f"{named} name one file; give each its own")
     for path in (file for given in read if given is not None for file in _files_of(given)):
         place, is_read = ("standard input", _is_standard_input) if str(path) == "-" else (path, partial(_same, path))
         if any(map(is_read, names)):

@@ -27,7 +27,7 @@ from tokenizers import normalizers
 
 from dragoman.data.foreign import piece_of, spans_by_decoding, spans_of_pieces, style_of
 from dragoman.data.vocabulary import learn_bpe, learn_characters, learn_words
-from dragoman.errors import DragomanError, UsageError
+from dragoman.errors import DragomanError, UsageError, refuse_one_text
 
 logger = logging.getLogger("dragoman")
 
@@ -92,8 +92,9 @@ class Tokenizer:
         """A tokenizer learnt from ``lines``, with at most ``vocabulary_size`` entries, special tokens, tags and ``mask`` included.
 
         For ``whitespace`` 0 keeps every word, for ``characters`` every code point; a warning counts what a limit leaves out. Raises
-        UsageError when ``vocabulary_size`` is too small.
+        UsageError when ``vocabulary_size`` is too small, and for a str as lines.
         """
+        refuse_one_text(lines, "lines")
         if kind == "foreign":
             raise UsageError("data.tokenizer=foreign is the vocabulary of an imported model; go on from one with --from, or choose bpe")
         tags = dict.fromkeys(tags)

@@ -34,7 +34,8 @@ def embed(
     state of the start token (``first``), or what the model's pooler makes of that (``pooler``); of length 1 with ``normalize``.
 
     Of a decoder-only model only the mean. A text of more tokens than the model takes is refused, or, with ``truncate``, cut at its end,
-    and a warning names ``place`` and its line, counted from ``first_line``. Raises DragomanError for weights that give no numbers, too.
+    and a warning names ``place`` and its line, counted from ``first_line``. Raises UsageError for an unknown ``pool`` or a str as texts,
+    DragomanError for a pool that the model does not have and for weights that give no numbers, too.
     """
     if pool not in ("mean", "first", "pooler"):
         raise UsageError(f"pool={pool}: unknown; choose among mean, first, pooler")
@@ -62,7 +63,7 @@ def embed(
 def features(bundle: Bundle, texts: Sequence[str], *, batch_tokens: int = 16_384) -> list[Tensor]:
     """The hidden states (T, D) of each text's tokens, start and end token included where the model has them, float32 on the CPU.
 
-    Raises DragomanError for an encoder-decoder, and for a text of more tokens than the model takes.
+    Raises UsageError for a str as texts, DragomanError for an encoder-decoder and for a text of more tokens than the model takes.
     """
     texts = as_texts(texts)
     found: dict[int, Tensor] = {}

@@ -49,8 +49,8 @@ def fill(
     """For each text, for each mask in it, the ``top`` most probable tokens there, ``among`` these if they are given, each mask by itself.
 
     A mask is written as the tokenizer's own, `mask_text`. ``check`` is called before each batch, and may raise. Raises UsageError when no
-    token is asked for, DragomanError for a model of another kind, and, naming ``place`` and line counted from ``first_line``, for a text
-    without a mask, of more tokens than the model takes, or whose probabilities are no numbers.
+    token is asked for and for a str as texts, DragomanError for a model of another kind, and, naming ``place`` and line counted from
+    ``first_line``, for a text without a mask, of more tokens than the model takes, or whose probabilities are no numbers.
     """
     if top < 1 or (among is not None and not among):
         raise UsageError(f"top={top} among {'all' if among is None else len(among)} tokens: ask for at least one of at least one")
@@ -141,8 +141,8 @@ def pseudo_score(
     """The pseudo-log-likelihood of each text (Salazar et al. 2020): the sum over its tokens of log P(token | all the others).
 
     Each token is masked in turn; start and end token are not counted. ``score`` is the same sum. ``check`` is called before each batch, and
-    may raise. Raises DragomanError for a model of another kind, one that knows no mask, and, naming ``place`` and line, a text of more
-    tokens than the model takes.
+    may raise. Raises UsageError for a str as texts, DragomanError for a model of another kind, one that knows no mask, and, naming
+    ``place`` and line, a text of more tokens than the model takes.
     """
     texts = as_texts(texts)
     model, tokenizer = bundle.masked_language_model, bundle.source_tokenizer

@@ -150,7 +150,7 @@ class Generator:
         A batch has at most ``batch_tokens`` tokens, prompts and continuations, once for each hypothesis. An empty prompt is the beginning
         of a text. A prompt that leaves no room in the model's positions is refused, or, with ``slide``, cut to its last tokens, and a
         warning says how many of ``place`` and its line, counted from ``first_line``, are left. ``check`` is called before each batch, and
-        may end all by raising.
+        may end all by raising. Raises UsageError for a str as prompts, DragomanError for a prompt that is refused, which names its line.
         """
         options = options or GenerationOptions()
         before = f"{place}, " if place else ""

@@ -48,8 +48,8 @@ def score_lines(
 
     A text of more tokens than the model has positions is read in windows that overlap by half, so that every token is predicted once, with
     at least half the positions before it; a warning names ``place`` and its line, counted from ``first_line``. ``check`` is called before
-    each batch, and may raise. Raises UsageError for an ``alpha`` beyond ±10, DragomanError for a model of another kind and for a text whose
-    log-probability is no finite number.
+    each batch, and may raise. Raises UsageError for an ``alpha`` beyond ±10 or a str as texts, DragomanError for a model of another kind
+    and for a text whose log-probability is no finite number.
     """
     check_alpha(alpha)
     texts = as_texts(texts)

@@ -37,6 +37,7 @@ from dragoman.decoding.step import StepModel, TransformerStep
 from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import MultiHeadAttention
+from dragoman.model.embedding import Embedding
 from dragoman.model.layers import DecoderLayer, Inner
 from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
@@ -264,6 +265,8 @@ def can_prepare(model: EncoderDecoder) -> bool:
     nobody watches any layer, which a copy would not show.
     """
     if type(model) is not Transformer or type(model.decoder) is not Decoder:
+        return False
+    if type(model.output) is not Embedding or "logits" in model.output.__dict__:
         return False
     if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):
         return False

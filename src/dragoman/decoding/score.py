@@ -113,9 +113,9 @@ def score_texts(
 ) -> list[Scored]:
     """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
 
-    ``check`` is called before each batch, and may raise. Raises UsageError for an ``alpha`` beyond ±10, and DragomanError when the counts
-    differ, for a language tag that is missing or unknown and for a pair with more tokens than the model takes: nothing is cut; or whose
-    log-probability is no finite number.
+    ``check`` is called before each batch, and may raise. Raises UsageError for an ``alpha`` beyond ±10 or a str as texts, and DragomanError
+    when the counts differ, for a language tag that is missing or unknown and for a pair with more tokens than the model takes: nothing is
+    cut; or whose log-probability is no finite number.
     """
     check_alpha(alpha)
     sources, targets = as_texts(sources, "sources"), as_texts(targets, "targets")
