@@ -134,6 +134,7 @@ def test_prompts_come_from_a_pipe_too(models: Path, run: Run) -> None:
         ),
         (["score", "bert", "--test", "text", "--alpha", "1"], 2, "--alpha: a pseudo-likelihood has no length penalty"),
         (["score", "llama", "--test", "nowhere"], 1, "nowhere: no such file; the model is decoder-only, so give text files"),
+        (["score", "llama", "--test", "text", "--ensemble", "gpt"], 2, "llama is decoder-only; leave it out"),
         (["translate", "story", "text"], 1, "decoder-only, and not one that translates: use dragoman generate"),
         (["translate", "bert", "text"], 1, "encoder-only, and not one that translates: use dragoman fill or dragoman embed"),
         (["evaluate", "story", "--test", "pairs.tsv"], 1, "decoder-only, and not one that translates: use dragoman generate"),

@@ -47,6 +47,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("evaluate tiny --test t -o tiny/model.safetensors", 2, f"tiny/model.safetensors: {OVER}"),
         ("evaluate tiny --test t -o x --html ./x", 2, "two of -o and --html name one file"),
         ("evaluate tiny --test t -o x --html x.partial", 2, "two of -o and --html name one file"),
+        ("evaluate tiny --test t --ensemble damaged -o damaged/config.json", 2, f"damaged/config.json: {OVER}"),
         ("compare hyp second.bb --test t --pair aa-bb --html second.bb", 2, f"second.bb: {OVER}"),
         ("compare hyp second.bb --test t --pair aa-bb --html t.bb", 2, f"t.bb: {OVER}"),
         ("compare tiny hyp --test t --html tiny/config.json", 2, f"tiny/config.json: {OVER}"),

@@ -230,6 +230,28 @@ def test_an_ensemble_on_the_command_line(run, model: Path, tmp_path: Path) -> No
     assert "vocabulary is another" in err
 
 
+def test_an_ensemble_is_scored_and_evaluated_as_it_translates(run, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    save_bundle(fx_rand(seed=5), tmp_path / "second")
+    save_bundle(fx_rand(seed=6), tmp_path / "third")
+    others = ["--ensemble", "second", "--ensemble", "third"]
+    Path("lines").write_text("ona bek tilu\nrem sova\nkip dal ona\n", encoding="utf-8")
+    found = [json.loads(line) for line in run(*others, "--json", text="lines")[1]]
+    Path("hyp").write_text("".join(f"{each['text']}\n" for each in found), encoding="utf-8")
+
+    def asked(verb: str, *options: str) -> str:
+        assert main([verb, str(model), "--test", "lines,hyp", "--device", "cpu", *options]) == 0
+        return capfd.readouterr().out
+
+    scored, alone = ([json.loads(line) for line in asked("score", "--json", *options).splitlines()] for options in (others, []))
+    assert [each["log_probability"] for each in scored] == pytest.approx([each["log_probability"] for each in found], abs=1e-4)
+    assert all(abs(one["log_probability"] - other["log_probability"]) > 0.01 for one, other in zip(scored, alone, strict=True))
+    report = json.loads(asked("evaluate", "--json", "-o", "again", *others))
+    assert (report["model"], report["exact_match"]) == (f"{model} + second + third", 100)
+    assert report["system"]["parameters"] == 3 * json.loads(asked("evaluate", "--json"))["system"]["parameters"]
+    assert Path("again").read_text(encoding="utf-8") == Path("hyp").read_text(encoding="utf-8")
+    assert json.loads(asked("score", "--json", "--perplexity", *others))["model"] == report["model"]
+
+
 @pytest.mark.parametrize(
     ("options", "fault"),
     [

@@ -24,6 +24,7 @@ from dragoman.cli.evaluation_options import (
 )
 from dragoman.cli.options import Alpha, AsJson, Beam, Device, MaxLength, Quiet, TestSets, TranslationProducts
 from dragoman.cli.overwriting import check_outputs
+from dragoman.cli.search_options import Ensemble, name_of
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, notify, one_line, open_output, print_json
 from dragoman.data.formats.treebank import is_treebank
@@ -79,6 +80,7 @@ def evaluate(
     beam: Beam = None,
     alpha: Alpha = None,
     max_length: MaxLength = None,
+    ensemble: Ensemble = None,
     device: Device = "auto",
     precision: TranslationProducts = "fp32",
     as_json: AsJson = False,
@@ -96,8 +98,10 @@ def evaluate(
     """
     if quiet:
         hush()
-    search, work = {"beam": beam, "alpha": alpha, "max_length": max_length}, {"device": device, "precision": precision}
-    _check(model, hypotheses, pair, {**search, "output": output, "precision": None if precision == "fp32" else precision})
+    search = {"beam": beam, "alpha": alpha, "max_length": max_length}
+    work = {"ensemble": ensemble or (), "device": device, "precision": precision}
+    of_model = {**search, "ensemble": ensemble or None, "output": output, "precision": None if precision == "fp32" else precision}
+    _check(model, hypotheses, pair, of_model)
     if any(map(is_treebank, test or ())):
         from dragoman.cli.tree_evaluation import evaluate_trees
 
@@ -105,7 +109,7 @@ def evaluate(
     check_page(html)
     measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
     languages = languages_of(pair) if model is None else _languages(model, test or [])
-    _check_outputs({"-o": output, "--html": html}, [model, hypotheses, *(reference or ())], test or [], languages)
+    _check_outputs({"-o": output, "--html": html}, [model, hypotheses, *(ensemble or ()), *(reference or ())], test or [], languages)
     with terminable() as check, open_output(html) if html else nullcontext() as page:
         if hypotheses is not None:
             system, plain, target = _given(hypotheses, test or [], reference or [], languages)
@@ -186,7 +190,8 @@ def _translated(
     with open_output(output) if output else nullcontext() as stream:
         notify(f"translating {counted(len(test), 'sentence')}")
         # A type is chosen on what is translated first, before time is taken.
-        system = translating_system(str(model), translator, test, warm_up=work["precision"] == "auto", check=check, **search)
+        name, warm_up = name_of(model, work["ensemble"]), work["precision"] == "auto"
+        system = translating_system(name, translator, test, warm_up=warm_up, check=check, **search)
         if stream:
             stream.writelines(f"{one_line(text)}\n" for text in system.texts)
     check()

@@ -11,6 +11,7 @@ import typer
 
 from dragoman.cli.options import Alpha, Device, ModelPath, Quiet, TestPaths
 from dragoman.cli.score_lines import print_scores
+from dragoman.cli.search_options import Ensemble, name_of
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import hush, json_line, notify, one_line, print_json
 from dragoman.errors import DragomanError, UsageError, counted
@@ -27,6 +28,7 @@ def score(
     test: TestPaths,
     text: Annotated[bool, typer.Option("--text", help="Put a tab and the given translation or text at the end of each line.")] = False,
     alpha: Alpha = None,
+    ensemble: Ensemble = None,
     perplexity: Annotated[
         bool, typer.Option("--perplexity", help="Print the perplexity of the corpus, a token and a word, instead of a line for each pair.")
     ] = False,
@@ -58,11 +60,13 @@ def score(
     if perplexity and (text or alpha is not None):
         raise UsageError("--perplexity: there are no lines for --text or --alpha; leave them out")
     with terminable() as check:
-        _score(model, test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json, device=device, check=check)
+        _score(
+            model, test, text=text, alpha=alpha, ensemble=ensemble or [], perplexity=perplexity, as_json=as_json, device=device, check=check
+        )
 
 
 def _score(
-    model: Path, test: list[str], *, text: bool, alpha: float | None, perplexity: bool, as_json: bool, device: str,
+    model: Path, test: list[str], *, text: bool, alpha: float | None, ensemble: list[Path], perplexity: bool, as_json: bool, device: str,
     check: Callable[[], None],
 ) -> None:  # fmt: skip
     from dragoman.bundle import load_bundle
@@ -71,10 +75,14 @@ def _score(
     from dragoman.decoding.translate import Translator
     from dragoman.devices import pick_device
 
-    bundle = load_bundle(model, device=str(pick_device(device)))
+    where = str(pick_device(device))
+    bundle = load_bundle(model, device=where)
     if bundle.config.model.single:
+        if ensemble:
+            raise UsageError(f"--ensemble: for models that translate, and {model} is {bundle.config.model.architecture}; leave it out")
         return print_scores(bundle, str(model), test, text=text, alpha=alpha, perplexity=perplexity, as_json=as_json, check=check)
-    translator, languages = Translator(bundle), bundle.config.data
+    translator = Translator(bundle, ensemble={str(other): load_bundle(other, device=where) for other in ensemble})
+    languages = bundle.config.data
     for spec in test:  # a fault in the last is said before the first is scored
         for _ in read_pairs(spec, languages.source, languages.target):
             pass
@@ -89,7 +97,7 @@ def _score(
                 sys.stdout.write(_json_line(number, source, target, scored))
             else:
                 print(_columns(target if text else None, scored, with_score=alpha is not None))
-    _conclude(total, {"model": str(model), "test": test}, asked=perplexity, as_json=as_json)
+    _conclude(total, {"model": name_of(model, ensemble), "test": test}, asked=perplexity, as_json=as_json)
 
 
 def _conclude(total: "Perplexity", named: dict[str, Any], *, asked: bool, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """What `dragoman translate` may be asked beside the paper's search: the options."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -174,6 +174,11 @@ Ensemble = Annotated[
         help="Another model with the same vocabulary, whose probabilities are averaged with MODEL's; repeatable.",
     ),
 ]
+
+
+def name_of(model: Path, ensemble: Iterable[Path] | None) -> str:
+    """What a model and those that work together with it are called in a report."""
+    return " + ".join(map(str, (model, *(ensemble or ()))))
 
 
 def search_options(parameters: Mapping[str, Any]) -> "SearchOptions":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli.evaluation_options import read_hypotheses
 from dragoman.cli.evaluation_text import table, text_lines
 from dragoman.cli.overwriting import check_outputs
+from dragoman.cli.search_options import name_of
 from dragoman.cli.stops import terminable
 from dragoman.cli.streams import notify, open_output, print_json
 from dragoman.data.formats.treebank import SUFFIXES, is_treebank, read_tree, read_trees, trees_of
@@ -36,7 +37,7 @@ def evaluate_trees(asked: Mapping[str, Any]) -> None:
     if other := [spec for spec in test if not is_treebank(spec)]:
         raise UsageError(f"--test {other[0]}: no treebank ({', '.join(SUFFIXES)}) beside one; evaluate them one by one")
     model, hypotheses, output = asked["model"], asked["hypotheses"], asked["output"]
-    check_outputs({"-o": output}, [model, hypotheses, *map(Path, test)])
+    check_outputs({"-o": output}, [model, hypotheses, *(asked["ensemble"] or ()), *map(Path, test)])
     gold = [tree for spec in test for tree in read_trees(Path(spec))]
     if hypotheses is not None:
         trees, facts = list(trees_of(read_hypotheses(hypotheses), str(hypotheses))), {"hypotheses": str(hypotheses)}
@@ -66,7 +67,8 @@ def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree], check: Callable[[], 
     from dragoman.decoding.translate import Translator
     from dragoman.evaluation.systems import WARM_UP, search_settings
 
-    translator = Translator.load(asked["model"], device=asked["device"], precision=asked["precision"])
+    ensemble: list[Path] = asked["ensemble"] or []
+    translator = Translator.load(asked["model"], device=asked["device"], ensemble=ensemble, precision=asked["precision"])
     search: dict[str, Any] = {name: asked[name] for name in ("beam", "alpha", "max_length")}
     trees_alone = SearchOptions(tree=True)
     sentences = [" ".join(tree.words) for tree in gold]
@@ -77,7 +79,7 @@ def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree], check: Callable[[], 
     found = translator.translate(sentences, options=trees_alone, check=check, **search)
     seconds = time.perf_counter() - start
     trees = [read_tree(each.text) if each.text else Tree((), ()) for each in found]
-    facts = {"model": str(asked["model"]), "seconds": seconds, "reached_limit": sum(each.reached_limit for each in found)}
+    facts = {"model": name_of(asked["model"], ensemble), "seconds": seconds, "reached_limit": sum(each.reached_limit for each in found)}
     return trees, facts | {"decoding": search_settings(translator, **search)}
 
 

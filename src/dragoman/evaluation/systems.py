@@ -23,7 +23,8 @@ class System:
 
     Of a model also its settings, what its bundle says of its ``making`` (the step, which checkpoints it is the mean of), its number
     of parameters, the seconds that translating took (loading not counted), the tokens it said, end tokens included, the sources' tokens
-    that it does not know, and how many translations reached the longest length allowed.
+    that it does not know, and how many translations reached the longest length allowed. Of an ensemble the settings and the making are the
+    first model's, and the parameters all models'.
     """
 
     name: str
@@ -103,7 +104,7 @@ def translating_system(
         texts=tuple(translation.text for translation in translations),
         settings=settings,
         making=dict(translator.bundle.info),
-        parameters=sum(weight.numel() for weight in translator.bundle.model.parameters()),
+        parameters=sum(weight.numel() for bundle in translator.bundles for weight in bundle.model.parameters()),
         seconds=seconds,
         tokens=sum(len(translation.tokens) for translation in translations),
         unknown_in_source=sum(ids.count(tokenizer.unk) for ids in tokenizer.encode_batch([text for _, text in heads])),
