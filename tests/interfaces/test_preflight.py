@@ -64,6 +64,20 @@ def test_the_estimate_of_activations_is_what_autograd_keeps(changes: dict[str, A
     assert estimates[1] - estimates[0] == pytest.approx(kept[1] - kept[0], rel=0.12)
 
 
+def test_a_second_pass_and_an_average_of_the_weights_are_counted() -> None:
+    model = Config().with_values(model=SIZES).model
+    plain, twice, averaged = (
+        [
+            estimate_memory(model, np.array([batch * 25]), np.array([25]), training=Config().with_values(training=training).training)
+            for batch in (20, 40)
+        ]
+        for training in ({}, {"rdrop": 1.0}, {"ema": 0.9})
+    )
+    assert twice[1].activations - twice[0].activations == 2 * (plain[1].activations - plain[0].activations)
+    assert twice[0][:3] == plain[0][:3]
+    assert averaged[0].total - plain[0].total == 4 * count_parameters(model)
+
+
 def test_weights_gradients_and_moments_are_four_numbers_a_parameter(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, toy_pairs(20))
     model = trainer.bundle.config.model

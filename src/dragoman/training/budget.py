@@ -94,7 +94,8 @@ def _find(prepared: Prepared, device: torch.device, ranks: Ranks) -> int:
 
     def fits(budget: int) -> bool:
         sizes, longest = np.array([rows(budget) * least]), np.array([least])
-        return estimate_memory(config.model, sizes, longest, narrow=narrow, on_cpu=device.type == "cpu", shards=shards).total <= room
+        needed = estimate_memory(config.model, sizes, longest, training=training, narrow=narrow, on_cpu=device.type == "cpu", shards=shards)
+        return needed.total <= room
 
     return largest_fitting(fits, least=least, most=most) or least
 

@@ -29,6 +29,7 @@ from dragoman.training.trainer import Trainer
 UPDATES, SECONDS = 8, 20.0
 """What the speed is measured on: so many updates, or those that begin within so many seconds."""
 
+_PLAIN = TrainingConfig()
 _LOSS_ROWS = 512
 _WIDE = 4  # bytes of a float32
 _EQUATION_BELOW = 512  # keys, with which attention in bfloat16 on a CPU keeps its weights (`FusedAttention`)
@@ -106,7 +107,8 @@ def preflight(config: Config, corpus: Corpus, *, device: torch.device, ranks: Ra
     if free is not None and device.type == "cpu":
         free //= ranks.local_size
     narrow = products_will_be_narrow(config, device, free=free, shards=shards)
-    memory = estimate_memory(config.model, sizes, longest, narrow=narrow, on_cpu=device.type == "cpu", shards=shards)
+    on_cpu = device.type == "cpu"
+    memory = estimate_memory(config.model, sizes, longest, training=training, narrow=narrow, on_cpu=on_cpu, shards=shards)
     if free is not None and memory.total > free and not (found and device.type == "cuda" and shards == 1):
         raise DragomanError(_too_large(config, memory, free, int(longest.max()), narrow=narrow, device=device, shards=shards))
     source_lengths, target_lengths = _lengths(corpus, weights, training)
@@ -134,7 +136,7 @@ def products_will_be_narrow(config: Config, device: torch.device, *, free: int |
     """
     if device.type == "cpu" and config.training.precision == "auto" and free is not None:
         one = np.ones(1, np.int64)
-        if estimate_memory(config.model, one, one, shards=shards).total > free:
+        if estimate_memory(config.model, one, one, training=config.training, shards=shards).total > free:
             return False
     return compute_dtype(config, device) != torch.float32
 
@@ -146,22 +148,30 @@ def _lengths(corpus: Corpus, weights: Sequence[float], training: TrainingConfig)
 
 
 def estimate_memory(
-    model: ModelConfig, sizes: NDArray[np.int64], longest: NDArray[np.int64], *, narrow: bool = False, on_cpu: bool = True, shards: int = 1
-) -> Memory:
+    model: ModelConfig, sizes: NDArray[np.int64], longest: NDArray[np.int64], *, training: TrainingConfig = _PLAIN, narrow: bool = False,
+    on_cpu: bool = True, shards: int = 1,
+) -> Memory:  # fmt: skip
     """Bytes of a step on the batch that takes most: ``sizes`` are the N of each batch, ``longest`` the T.
 
     ``narrow`` says that products have two bytes a number. Activations are what the backward pass needs, which is all sums, norms and
-    inputs of matrix products, and what the loss takes at once. Of ``shards`` each has a part of the weights, gradients and moments, and
-    for a time the whole embeddings and two layers.
+    inputs of matrix products, and what the loss takes at once. ``training`` may add to that: a second pass (rdrop), and a moving average
+    of the weights (ema). Of ``shards`` each has a part of the weights, gradients and moments, and for a time the whole embeddings and two
+    layers.
     """
     parameters = count_parameters(model)
-    kept = sizes * _activations(model, longest, narrow=narrow, on_cpu=on_cpu)
+    kept = _passes(training) * sizes * _activations(model, longest, narrow=narrow, on_cpu=on_cpu)
     at_once = _WIDE * (3 * _LOSS_ROWS + 3 * model.d_model) * model.target_vocabulary + (2 * parameters if narrow else 0)
     own = weights = _WIDE * parameters
     if shards > 1:
         own = -(-weights // shards)
         weights = own + _WIDE * _gathered(model)
-    return Memory(weights, weights, 2 * own, int(kept.max(initial=0)) + at_once)
+    averaged = _WIDE * parameters if training.ema else 0
+    return Memory(weights + averaged, weights, 2 * own, int(kept.max(initial=0)) + at_once)
+
+
+def _passes(training: TrainingConfig) -> int:
+    """Through the model for each batch, all of which the backward pass needs."""
+    return 2 if training.rdrop else 1
 
 
 def measured_lines(trainer: Trainer, known: Preflight) -> list[str]:
@@ -255,16 +265,16 @@ def _older_activations(model: ModelConfig, longest: NDArray[np.int64], *, narrow
 def _too_large(config: Config, memory: Memory, free: int, longest: int, *, narrow: bool, device: torch.device, shards: int) -> str:
     """What does not fit, and the setting to change: the batch's budget if a smaller one would do, else the model's size."""
     needs = f"does not fit: training needs about {readable_bytes(memory.total)} but {readable_bytes(free)} is free on {device}"
-    on_cpu = device.type == "cpu"
-    least = estimate_memory(config.model, np.array([longest]), np.array([longest]), narrow=narrow, on_cpu=on_cpu, shards=shards)
+    on_cpu, one, training = device.type == "cpu", np.array([longest]), config.training
+    least = estimate_memory(config.model, one, one, training=training, narrow=narrow, on_cpu=on_cpu, shards=shards)
     parameters = count_parameters(config.model)
     if least.total > free:
         return (
             f"a model of {parameters:,} parameters {needs}, and {readable_bytes(least.total)} even for one pair at a time; choose a "
             "smaller --preset, or lower model.d_model, model.encoder_layers and model.decoder_layers, or data.vocabulary_size"
         )
-    budget, training = config.training.batch_budget, config.training
-    per_token = int(_activations(config.model, np.array(longest), narrow=narrow, on_cpu=on_cpu))
+    budget = training.batch_budget
+    per_token = _passes(training) * int(_activations(config.model, np.array(longest), narrow=narrow, on_cpu=on_cpu))
     fits = max(longest, longest + (free - least.total) // per_token)
     return (
         f"a batch of training.batch_tokens={budget} {needs}; lower it to {fits}, and set training.accumulate="
