@@ -72,6 +72,20 @@ def assert_close(found: dict[str, Tensor], right: dict[str, Tensor], *, atol: fl
             torch.testing.assert_close(found[name], weight, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
 
 
+def test_what_no_rank_has_a_gradient_of_has_none(tmp_path: Path) -> None:
+    """As of one process: AdamW would let the weights decay, of BERT's pooler say, which masked text does not train."""
+
+    def work() -> int:
+        with joined("cpu") as ranks:
+            some, none = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+            if ranks.first:
+                some.grad = torch.tensor([1.0, 2.0])
+            ranks.sum_gradients([some, none])
+            return int(not (some.grad is not None and some.grad.tolist() == [1.0, 2.0] and none.grad is None))
+
+    assert on_ranks(2, tmp_path, work) == [0, 0]
+
+
 @pytest.mark.parametrize("batches", range(7))
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_every_row_of_a_window_goes_to_one_rank(batches: int, size: int) -> None:

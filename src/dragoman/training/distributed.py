@@ -54,16 +54,22 @@ class Ranks(Place):
         self.largest(0)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replaces the gradient of what is trained by its sum over all ranks, the same bits on each; a rank without rows adds zeros."""
+        """Replaces the gradient of what is trained by its sum over all ranks, the same bits on each; a rank without rows adds zeros.
+
+        What no rank has a gradient of has none after it either, or its weights would decay.
+        """
         if self.size == 1:
             return
         for bucket in _buckets(parameter for parameter in parameters if parameter.requires_grad):
             gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
-            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            given = gradients[0].new_tensor([each.grad is not None for each in bucket])
+            flat = torch.cat([*(gradient.flatten() for gradient in gradients), given])
             with answered():
                 dist.all_reduce(flat)
-            for parameter, part in zip(bucket, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True):
-                parameter.grad = part.view_as(parameter)
+            *parts, given = torch.split(flat, [*(gradient.numel() for gradient in gradients), len(bucket)])
+            for place, (parameter, part) in enumerate(zip(bucket, parts, strict=True)):
+                if parameter.grad is not None or given[place]:
+                    parameter.grad = part.view_as(parameter)
 
     def copy_weights(self, model: nn.Module) -> None:
         """Gives the model on every rank the first one's weights: made from one seed, they could differ between kinds of machines."""
