@@ -253,6 +253,14 @@ def test_what_a_resumed_run_did_again_counts_once(tmp_path: Path) -> None:
     assert best_evaluation([], best_by="bleu") is None
 
 
+def test_inspect_knows_what_a_resumed_run_makes_once_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logged = [{"t": "train", "step": 2, "loss": 3}, {"t": "train", "step": 4, "loss": 9}, {"t": "event", "event": "resume", "step": 2}]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in logged), encoding="utf-8")
+    assert main(["inspect", str(tmp_path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["step"], facts["last_training"]) == (2, logged[0])
+
+
 def test_an_evaluation_that_a_resumed_run_still_owed_counts_once(tmp_path: Path) -> None:
     """A kill may come after its record was written and before the checkpoint knew of it; to every reader of the log."""
     logged: list[dict[str, Any]] = [

@@ -115,10 +115,11 @@ def _model_problems(bundle: "Bundle") -> list[str]:
 
 def _run_facts(run: Path) -> dict[str, Any]:
     from dragoman.bundle import list_checkpoints, marked_checkpoint
-    from dragoman.training.records import read_log, read_run
+    from dragoman.training.records import read_log, read_run, standing
 
     record = read_run(run)
-    log, broken = read_log(run)
+    records, broken = read_log(run)
+    log = standing(records)
     training = [entry for entry in log if entry.get("t") == "train"]
     evaluations = [entry for entry in log if entry.get("t") == "eval"]
     marks = {mark: marked_checkpoint(run, mark) for mark in ("best", "last")}
