@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dragoman.errors import DragomanError, unwritable
@@ -61,7 +61,8 @@ def write_file(path: Path, text: str) -> None:
         beside.replace(path)
         _sync(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # the reason to be told is the first one
+            beside.unlink()
         raise _cannot_write(path, error) from error
 
 

@@ -1,6 +1,7 @@
 """Reported faults of checkpoints: B25 (a disk that refuses), B27 (what is written, kept and removed), and kills at any moment."""
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -14,6 +15,8 @@ import pytest
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dragoman.bundle import load_bundle, marked_checkpoint
+from dragoman.errors import DragomanError
+from dragoman.files import write_file
 from training_runs import checkpoints, final_weights, make_trainer, marked, records, same_bits, toy_pairs, train, write_pairs
 
 WIDE = {"model__d_model": 32, "model__d_ff": 64}  # a checkpoint of 90 kB, its state 180 kB
@@ -326,3 +329,13 @@ def test_what_a_killed_process_was_removing_is_removed_at_resuming(data: Path, t
     assert any(marks.glob(".*.removed"))
     assert train(run, None, "--quiet", "--max-steps", "2") == 0
     assert not any(marks.glob(".*"))
+
+
+@pytest.mark.parametrize("in_the_way", ["parent", "partial", "length"])
+def test_a_file_that_cannot_be_written_is_a_sentence_whatever_is_in_its_way(in_the_way: str, tmp_path: Path) -> None:
+    """One that cannot be removed either, after it: what stopped a training would be hidden by it."""
+    (tmp_path / "file").touch()
+    (tmp_path / ".run.json.partial").mkdir()
+    path = {"parent": tmp_path / "file" / "run.json", "partial": tmp_path / "run.json", "length": tmp_path / ("n" * 255)}[in_the_way]
+    with pytest.raises(DragomanError, match=f"^{re.escape(str(path))}: cannot write: "):
+        write_file(path, "text")

@@ -45,6 +45,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ([*TRANSLATE, "-o", "out", "--align", "none/links"], "none/links", NOWHERE),
         ([*TRANSLATE, "--align", "none/links"], "none/links", NOWHERE),
         ([*TRANSLATE, "--attention", "none/a.npz"], "none/a.npz", NOWHERE),
+        ([*TRANSLATE, "--attention", "text/a.npz"], "text/a.npz", "; give another name, for a part of it is a file and no folder"),
         ([*TRANSLATE, "--ensemble", "none"], "none", "; give a run folder, a checkpoint folder or a bundle"),
         ([*HYPOTHESES, "--reference", "none"], "none", NAMES),
         ([*HYPOTHESES, "--reference", "folder"], "folder", FOLDER),

@@ -2,7 +2,7 @@
 
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,5 +42,6 @@ def open_attention(path: Path) -> Iterator[AttentionFile]:
             raise DragomanError(unwritable(path, error)) from None
         publish(partial, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # the reason to be told is the first one
+            partial.unlink()
         raise
