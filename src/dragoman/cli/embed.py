@@ -10,7 +10,7 @@ import typer
 from dragoman.cli.options import Device, ModelPath, Quiet, TextFiles
 from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.stops import terminable
-from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_bytes, open_output
+from dragoman.cli.streams import few_of_a_kind, hush, json_line, notify, open_bytes, open_output, partial_of
 from dragoman.cli.windows import Window, check_files, up_to_fault, windows
 from dragoman.errors import DragomanError, UsageError, unwritable
 
@@ -92,18 +92,10 @@ def _check_place(path: Path) -> None:
     if path.is_dir():
         raise DragomanError(f"{path}: is a folder; give a file")
     try:
-        _beside(path).touch()
-        _beside(path).unlink()
+        partial_of(path).touch()
+        partial_of(path).unlink()
     except OSError as error:
-        raise _cannot_write(path, error) from None
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
-
-
-def _cannot_write(path: Path, error: OSError) -> DragomanError:
-    return DragomanError(unwritable(path, error))
+        raise DragomanError(unwritable(path, error)) from None
 
 
 def _write_array(path: Path, parts: "list[Tensor]", width: int) -> None:

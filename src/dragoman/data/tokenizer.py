@@ -187,7 +187,7 @@ class Tokenizer:
     @cached_property
     def inside(self) -> Self:
         """The tokenizer of what follows in a text: ids of a text's parts, of the first by the tokenizer itself and of the others by this,
-        are those of the text, if each cut is behind a line feed and has other than white space before that and behind it.
+        are those of the text, if each cut is before the end of a line and behind a letter, a number or an ASCII sign.
         """
         saved = json.loads(self.backend.to_str())
         normalizer = saved["normalizer"] or {}

@@ -28,7 +28,7 @@ def compute_dtype(config: Config, device: torch.device, *, before: torch.dtype |
     """As training.precision asks; auto is bfloat16 on a GPU that has it and on a CPU where it is measured to be faster for this width.
 
     On a GPU that is fast in float16 only, auto is that. ``before`` is what a run that goes on has computed in: on a CPU it stays, unless
-    it is bfloat16 and slower than float32 here, on another machine. Raises UsageError for float16 elsewhere than on such a GPU.
+    it is bfloat16 and takes twice the time of float32 here, on another machine. Raises UsageError for float16 elsewhere than on such a GPU.
     """
     precision = config.training.precision
     if precision == "fp16" and device.type != "cuda":
