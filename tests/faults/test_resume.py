@@ -1,5 +1,6 @@
 """Resuming: what it changes and records, what a refused one leaves as it was, and that only like scores are compared."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -87,6 +88,24 @@ def test_a_resume_that_is_refused_late_leaves_the_settings_too(data: Path, tmp_p
     state.write_bytes(whole)
     assert train(run, None, "--quiet") == 0
     assert facts(run)["seed"] == 1
+
+
+def test_a_file_that_goes_before_one_of_the_run_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """valid.aa is read where it is there, whatever is in valid.aa.gz: evaluations would be of another text than those before."""
+    data, run, valid = write_pairs(tmp_path / "train", toy_pairs(20)), tmp_path / "run", tmp_path / "valid.aa"
+    write_pairs(tmp_path / "valid", toy_pairs(4, seed=9))
+    valid.with_name("valid.aa.gz").write_bytes(gzip.compress(valid.read_bytes()))
+    valid.unlink()
+    begin(run, data, 2)
+    before = facts(run)
+    valid.write_text("another\n" * 4, encoding="utf-8")
+    capsys.readouterr()
+    assert train(run, None, "--quiet", "--max-steps", "4") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dragoman: {valid}: not a file that the run {run} began with, which are {data}.aa, {data}.bb, {valid}.gz, ")
+    assert facts(run)["data"] == before["data"]
+    valid.unlink()
+    assert train(run, None, "--quiet", "--max-steps", "4") == 0
 
 
 def test_patience_without_validation_is_refused_also_when_resuming(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -503,6 +503,11 @@ def test_control_c_finishes_the_step_and_saves(data: Path, tmp_path: Path) -> No
             {"model__source_vocabulary": 99, "model__tie": "decoder"},
             "model.source_vocabulary=99 does nothing in training; the tokenizer sets it to 52",
         ),
+        (
+            {"training__rdrop": 2, "model__dropout": 0.0},
+            "training.rdrop=2 does nothing but take time without model.dropout; both passes are the same",
+        ),
+        ({"training__rdrop": 2}, ""),
         ({"training__schedule": "cosine"}, ""),
         ({"training__schedule": "cosine", "training__max_minutes": 5}, ""),  # its one step ends it
         ({}, ""),
@@ -564,6 +569,11 @@ def test_two_trainings_never_write_into_one_run(data: Path, tmp_path: Path, caps
     assert capsys.readouterr().err == f"dragoman: {run}: another process is training in it; wait for its end, or choose another --out\n"
     assert (run / "run.json").read_bytes() == before
     assert train(run, None, "--max-steps", "4", "--quiet") == 0
+
+
+def test_what_fails_while_a_run_is_held_is_not_taken_for_another_process(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError, match="a pipe is full"), sole_writer(tmp_path):
+        raise BlockingIOError("a pipe is full")
 
 
 def test_a_folder_that_was_there_stays_when_nothing_can_be_learnt(tmp_path: Path) -> None:

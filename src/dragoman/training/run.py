@@ -152,10 +152,11 @@ def sole_writer(run: Path) -> Iterator[None]:
         return
     handle = os.open(run, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DragomanError(f"{run}: another process is training in it; wait for its end, or choose another --out") from None
         yield
-    except BlockingIOError:
-        raise DragomanError(f"{run}: another process is training in it; wait for its end, or choose another --out") from None
     finally:
         os.close(handle)
 
@@ -229,8 +230,11 @@ def idle_settings(given: Config, used: Config) -> list[str]:
     if (value := getattr(training, idle)) != _default(training, idle):
         instead = "factor scales it" if idle == "learning_rate" else "its peak is learning_rate"
         sentences.append(f"training.{idle}={value:g} does nothing under training.schedule={training.schedule}; {instead}")
+    model = used.model
+    if training.rdrop and not (model.dropout or model.attention_dropout or model.activation_dropout):
+        sentences.append(f"training.rdrop={training.rdrop:g} does nothing but take time without model.dropout; both passes are the same")
     for name in ("source_vocabulary", "target_vocabulary", "pad"):
-        value, chosen = getattr(given.model, name), getattr(used.model, name)
+        value, chosen = getattr(given.model, name), getattr(model, name)
         if value not in (chosen, _default(given.model, name)):
             sentences.append(f"model.{name}={value} does nothing in training; the tokenizer sets it to {chosen}")
     return sentences
@@ -335,10 +339,15 @@ def _data_files(config: Config) -> list[Path]:
 
 
 def _unchanged_files(run: Path, config: Config) -> list[dict[str, Any]]:
-    """Path, lines and SHA-256 of every data file; DragomanError for one that is not what run.json says."""
+    """Path, lines and SHA-256 of every data file; DragomanError for one that is not what run.json says, or is not among those there."""
     known = {entry["path"]: entry for entry in read_run(run).get("data", [])}
     described = []
     for path in _data_files(config):
+        if known and str(path) not in known:  # a plain file goes before a compressed one
+            raise DragomanError(
+                f"{path}: not a file that the run {run} began with, which are {', '.join(known)}; move it away and put back what is "
+                "missing, or start a new run"
+            )
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         before = known.get(str(path), {"sha256": digest})
