@@ -37,7 +37,7 @@ def connected(device: str, *, through_gpus: bool) -> Iterator[Place]:
     Each rank has a GPU of its own, or all compute on CPUs. What they tell each other goes from GPU to GPU (NCCL) if ``through_gpus`` and
     they have some, else from CPU to CPU (gloo). Raises UsageError where there are too few GPUs.
     """
-    size = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    size = _started()
     if size == 1:
         yield Place(device=pick_device(device))
         return
@@ -56,17 +56,22 @@ def connected(device: str, *, through_gpus: bool) -> Iterator[Place]:
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """Inside, a rank that is gone is DragomanError; its own message, or torchrun's report, says why it went."""
+    """Inside, a rank that is gone is DragomanError; its own message, or torchrun's report, says why it went. One alone has none."""
     try:
         yield
     except RuntimeError as error:
-        if not (isinstance(error, dist.DistError) or _OF_OTHERS.search(str(error))):
+        if _started() == 1 or not (isinstance(error, dist.DistError) or _OF_OTHERS.search(str(error))):
             raise
         reason = str(error).partition("\n")[0]
         raise DragomanError(
             f"another process of this job ended or does not answer ({reason}); see what it said or torchrun's report, then "
             "continue with --resume"
         ) from None
+
+
+def _started() -> int:
+    """How many processes torchrun started, this one among them; one without torchrun."""
+    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
 def tell(place: Place, number: int) -> int:

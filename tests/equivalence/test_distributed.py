@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from dragoman.ranks import answered
 from dragoman.training.distributed import Ranks, joined
 from dragoman.training.preflight import preflight
 from rank_runs import on_ranks, said, torchrun
@@ -70,6 +71,12 @@ def assert_close(found: dict[str, Tensor], right: dict[str, Tensor], *, atol: fl
     for name, weight in right.items():
         if "w_k.bias" not in name:  # softmax cancels it, so its gradient is rounding alone, which Adam blows up
             torch.testing.assert_close(found[name], weight, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_one_process_alone_blames_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with pytest.raises(RuntimeError, match="launch timed out"), answered():
+        raise RuntimeError("CUDA error: the launch timed out and was terminated")
 
 
 def test_what_no_rank_has_a_gradient_of_has_none(tmp_path: Path) -> None:
