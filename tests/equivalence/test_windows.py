@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from dragoman.training import trainer as training
 from dragoman.training.distributed import Ranks
+from dragoman.training.state import Plan, Progress
 from dragoman.training.trainer import Trainer
 from dragoman.training.windows import Window, ahead, make_window, windows
 from training_runs import checkpoints, final_weights, make_trainer, records, same_bits, toy_pairs, train, write_pairs
@@ -74,8 +76,7 @@ def by_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, without one."""
 
     def found(self: Trainer) -> Any:
-        tokenizer, progress = self.bundle.target_tokenizer, self.progress
-        return ahead(windows(self.corpus, self.bundle.config, tokenizer, self.ranks, epoch=progress.epoch, position=progress.position))
+        return ahead(windows(self.corpus, self.bundle.config, self.bundle.target_tokenizer, self.ranks, after=self.progress))
 
     monkeypatch.setattr(training.Trainer, "_windows", found)
 
@@ -98,6 +99,54 @@ def test_the_training_is_the_same_also_resumed(tmp_path: Path, request: pytest.F
         for name in ("plain", "ahead")
     ]
     assert places[0] == places[1]
+
+
+CHANGES: list[list[dict[str, int]]] = [
+    [{"training__accumulate": 2}],
+    [{"training__batch_tokens": 120}],
+    [{"training__batch_tokens": 31}, {"training__accumulate": 3}, {"training__accumulate": 1, "training__batch_tokens": 60}],
+    [{"training__seed": 5}, {"training__batch_tokens": 90}],
+    [{"training__accumulate": 50}, {"training__batch_tokens": 120}],  # the first of which ends the epoch
+]
+
+
+@pytest.mark.parametrize("weights", [[], [1.5]])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_other_batches_within_an_epoch_leave_no_pair_out(
+    changes: list[dict[str, int]], weights: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run that goes on with other batches ends the epoch with the pairs that it has not seen, and the next one has all of them."""
+    data, seen = write_pairs(tmp_path / "train", toy_pairs(80)), Counter[tuple[int, int]]()
+    update = Trainer._update
+
+    def counting(self: Trainer, window: Window) -> float | None:
+        seen.update((window.epoch, int(pair)) for batch in window.batches for pair in batch)
+        return update(self, window)
+
+    monkeypatch.setattr(Trainer, "_update", counting)
+    settings: dict[str, Any] = {"training__batch_tokens": 60} | ({"data__weights": weights} if weights else {})
+    assert train(tmp_path / "run", data, "--quiet", "--max-steps", "4", **settings) == 0
+    assert 0 < len(seen) < 80
+    for steps, change in enumerate(changes, start=5):
+        assert train(tmp_path / "run", None, "--quiet", "--max-steps", str(steps), **change) == 0
+    assert train(tmp_path / "run", None, "--quiet", "--max-steps", "60") == 0
+    assert max(epoch for epoch, _ in seen) >= 2
+    for epoch in (0, 1):
+        times = [seen[epoch, pair] for pair in range(80)]
+        assert set(times) == ({1, 2} if weights else {1})
+        assert sum(times) == (120 if weights else 80)
+
+
+def test_the_same_batches_go_on_as_they_were_planned(tmp_path: Path) -> None:
+    """Also of a run that an older version began, which did not keep the plan."""
+    trainer = make_trainer(tmp_path, toy_pairs(80), batch_tokens=60)
+    corpus, config, tokenizer = trainer.corpus, trainer.bundle.config, trainer.bundle.target_tokenizer
+    whole = [window.batches for window in islice(windows(corpus, config, tokenizer, Ranks()), 12)]
+    for progress in (Progress(position=4), Progress(position=4, plan=Plan.of(config.training)), Progress(position=4, plan=Plan())):
+        progress.go_on_by(Plan.of(config.training))
+        rest = [window.batches for window in islice(windows(corpus, config, tokenizer, Ranks(), after=progress), 8)]
+        for ours, theirs in zip(rest, whole[4:], strict=True):
+            assert [*map(list, ours)] == [*map(list, theirs)]
 
 
 def test_an_interrupted_training_stops_its_thread(tmp_path: Path, by_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from dragoman.config import TrainingConfig
 from dragoman.errors import DragomanError
 from dragoman.files import write_file
 from dragoman.training.distributed import seed_rank
@@ -20,9 +22,26 @@ from dragoman.training.totals import Totals
 _SUMS = (0, 5, len(fields(Totals)))  # of `Totals`: none, those of a run begun before there were alignments, all
 
 
+class Plan(NamedTuple):
+    """What the updates of an epoch are a function of: the budget of a batch, the batches of an update, the seed of their order."""
+
+    batch_tokens: int = 0
+    accumulate: int = 0
+    seed: int = 0
+
+    @classmethod
+    def of(cls, training: TrainingConfig) -> "Plan":
+        """The plan of these settings."""
+        return cls(training.batch_budget, training.accumulate, training.seed)
+
+
+_UNKNOWN = Plan()  # of a run that an older version began
+
+
 @dataclass
 class Progress:
-    """Where a training stands. ``position`` counts the updates of the current epoch that are done; ``seconds`` the time spent.
+    """Where a training stands. ``position`` counts the updates of the current epoch that are done by the ``plan``; ``earlier`` has those
+    that were done in this epoch by plans before it, in order; ``seconds`` is the time spent.
 
     ``measure`` says what ``best`` is a number of, for numbers of different measures cannot be compared; ``bfloat16`` whether the matrix
     products are in that type; ``scale`` is that of the loss in float16; ``unreported`` has the sums over the updates since the last record
@@ -32,6 +51,8 @@ class Progress:
     step: int = 0
     epoch: int = 0
     position: int = 0
+    plan: Plan = _UNKNOWN
+    earlier: tuple[tuple[Plan, int], ...] = ()
     seconds: float = 0.0
     target_tokens: int = 0
     best: tuple[float, float] | None = None
@@ -48,13 +69,29 @@ class Progress:
             first, second = self.best  # a list, when it was read from JSON
             self.best = (first, second)
         self.unreported = tuple(self.unreported)
+        self.plan = Plan(*self.plan)
+        self.earlier = tuple((Plan(*plan), updates) for plan, updates in self.earlier)
         if isinstance(self.scale, dict):
             self.scale = LossScale(**self.scale)
         self._check()
 
+    def go_on_by(self, plan: Plan) -> None:
+        """Counts by this plan from here on; what the epoch has seen stays seen."""
+        if self.position and self.plan not in (plan, _UNKNOWN):
+            self.earlier += ((self.plan, self.position),)
+            self.position = 0
+        self.plan = plan
+
+    def reach(self, epoch: int, position: int) -> None:
+        """Stands behind an update of an epoch, this one or the next."""
+        if epoch != self.epoch:
+            self.earlier = ()
+        self.epoch, self.position = epoch, position
+
     def _check(self) -> None:
         """Raises ValueError for what a damaged file may hold, so that it is refused when it is read and not met in the middle of a step."""
-        counts = (self.step, self.epoch, self.position, self.target_tokens, self.best_step, self.evaluations_since_best)
+        counts = (self.step, self.epoch, self.position, self.target_tokens, self.best_step, self.evaluations_since_best, *self.plan)
+        counts += tuple(count for plan, updates in self.earlier for count in (*plan, updates))
         numbers = (self.seconds, *(self.best or ()), *self.unreported)
         if not all(isinstance(each, int) and each >= 0 for each in counts) or not all(isinstance(each, int | float) for each in numbers):
             raise ValueError("what should be numbers is something else")

@@ -34,7 +34,7 @@ from dragoman.training.report import write_report
 from dragoman.training.samples import write_outputs
 from dragoman.training.schedule import rate_of
 from dragoman.training.sharding import ShardedModel, whole_moments, whole_tensor
-from dragoman.training.state import Progress, load_state, random_states, save_progress, save_state
+from dragoman.training.state import Plan, Progress, load_state, random_states, save_progress, save_state
 from dragoman.training.totals import Totals
 from dragoman.training.validation import judge, measure_of, validation_figures
 from dragoman.training.windows import Window, ahead, pinned, windows
@@ -82,7 +82,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
         self.dtype = self._compute_dtype()
-        self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
+        self.progress = Progress(bfloat16=self.dtype == torch.bfloat16, plan=Plan.of(self.settings))
         self.totals = Totals()
         self.interrupted = self.evaluating = False
         if ranks.rank:
@@ -175,6 +175,7 @@ class Trainer:
         before = torch.bfloat16 if progress.bfloat16 else torch.float32
         self.dtype = self._compute_dtype(before)
         progress.bfloat16 = self.dtype == torch.bfloat16
+        progress.go_on_by(Plan.of(self.settings))
         self.progress = progress
         if self.ranks.first:
             self.totals = Totals(*progress.unreported)  # type: ignore[arg-type]  # whole numbers stay whole in JSON
@@ -182,8 +183,7 @@ class Trainer:
 
     def _windows(self) -> Generator[Window]:
         """The updates from the place in the data on; where the device is not the CPU, this makes them while that computes."""
-        progress, tokenizer = self.progress, self.bundle.target_tokenizer
-        found = windows(self.corpus, self.bundle.config, tokenizer, self.ranks, epoch=progress.epoch, position=progress.position)
+        found = windows(self.corpus, self.bundle.config, self.bundle.target_tokenizer, self.ranks, after=self.progress)
         if self.device.type == "cpu":  # a thread would take from the step what it gives
             return found
         return ahead(pinned(found, self.device) if self.device.type == "cuda" else found)
@@ -194,7 +194,7 @@ class Trainer:
         The batches are shared out among the ranks, and the loss of each divides by the tokens of all, so that the gradients only add up.
         None is a gradient too large for float16: the update is left out, the next one's loss is scaled by half, and no step is counted.
         """
-        self.progress.epoch, self.progress.position = window.epoch, window.position
+        self.progress.reach(window.epoch, window.position)
         step, broken, measure = self.progress.step + 1, 0, self.shards.measure if self.shards else self._loss
         factor = self.progress.scale.scale if self.dtype == torch.float16 else 1.0
         if self.shards:

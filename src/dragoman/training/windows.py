@@ -7,6 +7,7 @@ from itertools import count
 from queue import Empty, Full, Queue
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from dragoman.config import Config
@@ -15,6 +16,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.packing import batch_of
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.training.distributed import Ranks
+from dragoman.training.state import Plan, Progress
 
 _Item = TypeVar("_Item")
 _LOOK = 0.1  # seconds after which a thread that waits looks whether it is still wanted
@@ -45,27 +47,32 @@ class Window(NamedTuple):
     aligned: int = 0
 
 
-def windows(corpus: Corpus, config: Config, tokenizer: Tokenizer, ranks: Ranks, *, epoch: int = 0, position: int = 0) -> Generator[Window]:
-    """The updates after the first ``position`` of an epoch, and those of all epochs after it; the last of an epoch may be smaller.
+def windows(corpus: Corpus, config: Config, tokenizer: Tokenizer, ranks: Ranks, *, after: Progress | None = None) -> Generator[Window]:
+    """The updates ``after`` a place, or from the start: of its epoch and all epochs behind it; the last of an epoch may be smaller.
 
-    ``tokenizer`` is that of the target. What comes is a pure function of the settings and the place.
+    An epoch that was begun by another plan is ended by this one: the pairs that it has not seen come, and no others. ``tokenizer`` is
+    that of the target. What comes is a pure function of the settings and the place.
     """
-    training, size = config.training, config.training.accumulate
-    for number in count(epoch):
-        seen = corpus.of_epoch(number, seed=training.seed, most=training.batch_budget)
-        batches = plan_batches(
-            seen.source_lengths,
-            seen.target_lengths,
-            batch_tokens=training.batch_budget,
-            seed=training.seed,
-            epoch=number,
-            pairs=draw_pairs(seen.parts, config.data.weights, seed=training.seed, epoch=number),
-        )
-        for done, start in enumerate(range(0, len(batches), size), start=1):
-            if done > position:
-                window = make_window(seen, batches[start : start + size], tokenizer, ranks, all_parts=training.shard)
-                yield window._replace(epoch=number, position=done)
-        position = 0
+    training = config.training
+    first, done, earlier = (after.epoch, after.position, after.earlier) if after else (0, 0, ())
+    for epoch in count(first):
+        plan = Plan.of(training)._replace(seed=earlier[0][0].seed if earlier else training.seed)  # a corpus is cut by one seed an epoch
+        seen = corpus.of_epoch(epoch, seed=plan.seed, most=plan.batch_tokens)
+        pairs = draw_pairs(seen.parts, config.data.weights, seed=plan.seed, epoch=epoch)
+        for before, updates in earlier:
+            batches = _batches(corpus, before._replace(seed=plan.seed), epoch, pairs)
+            pairs = np.concatenate([np.empty(0, np.int64), *batches[updates * before.accumulate :]])
+        batches = _batches(corpus, plan, epoch, pairs)
+        for position, start in enumerate(range(0, len(batches), plan.accumulate), start=1):
+            if position > done:
+                window = make_window(seen, batches[start : start + plan.accumulate], tokenizer, ranks, all_parts=training.shard)
+                yield window._replace(epoch=epoch, position=position)
+        done, earlier = 0, ()
+
+
+def _batches(corpus: Corpus, plan: Plan, epoch: int, pairs: Indices | None) -> list[Indices]:
+    seen = corpus.of_epoch(epoch, seed=plan.seed, most=plan.batch_tokens)
+    return plan_batches(seen.source_lengths, seen.target_lengths, batch_tokens=plan.batch_tokens, seed=plan.seed, epoch=epoch, pairs=pairs)
 
 
 def make_window(corpus: Corpus, batches: Sequence[Indices], tokenizer: Tokenizer, ranks: Ranks, *, all_parts: bool = False) -> Window:
