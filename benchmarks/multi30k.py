@@ -78,8 +78,8 @@ def main() -> None:
 
 
 def one_seed(options: argparse.Namespace, run: Path, seed: int) -> dict[str, Any]:
-    """A training and its evaluations: the best checkpoint greedily and with beam search, the last ones averaged."""
-    train, valid, tests = PAIRS[options.data]
+    """A training and its evaluations."""
+    train, valid, _ = PAIRS[options.data]
     settings = [part for setting in SETTINGS[options.data] + options.set for part in ("--set", setting)]
     limits = ["--out", str(run)]
     limits += ["--max-steps", str(options.steps)] if options.steps else []
@@ -88,9 +88,14 @@ def one_seed(options: argparse.Namespace, run: Path, seed: int) -> dict[str, Any
         dragoman("train", "--resume", *limits)
     else:
         dragoman("train", "en-de", "--train", DATA / train, "--valid", DATA / valid, "--preset", "tiny", "--seed", seed, *settings, *limits)
-    averaged = run.with_name(f"{run.name}-averaged")
+    return scores(run, options.data, last=options.last)
+
+
+def scores(run: Path, data: str, *, last: int) -> dict[str, Any]:
+    """What a run is worth on the test sets: its best checkpoint greedily and with beam search, and the mean of its ``last`` ones."""
+    tests, averaged = PAIRS[data][2], run.with_name(f"{run.name}-averaged")
     shutil.rmtree(averaged, ignore_errors=True)
-    dragoman("average", run, "--last", options.last, "--out", averaged)
+    dragoman("average", run, "--last", last, "--out", averaged)
     models: dict[str, tuple[object, ...]] = {
         "best, greedy": (run, "--beam", 1),
         "best, beam 4": (run,),
@@ -103,15 +108,15 @@ def one_seed(options: argparse.Namespace, run: Path, seed: int) -> dict[str, Any
     for name, (model, *search) in models.items():
         for year, test in tests.items():
             parts = ",".join(str(DATA / part) for part in test.split(","))
-            told = json.loads(dragoman("evaluate", model, "--test", parts, "--tokenize", WORDS[options.data], "--json", *search))
+            told = json.loads(dragoman("evaluate", model, "--test", parts, "--tokenize", WORDS[data], "--json", *search))
             bleu.setdefault(f"test {year}", {})[name] = round(told["bleu"], 2)
             chrf.setdefault(f"test {year}", {})[name] = round(told["chrf"], 2)
             signatures |= {key: value for key, value in told.items() if key.endswith("signature")}  # the same for all
     record = json.loads((run / "run.json").read_text("utf-8"))
     trained = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
-    last = [each for each in trained if each["t"] == "train"][-1]
+    newest = [each for each in trained if each["t"] == "train"][-1]
     facts = {"bleu": bleu, "chrf": chrf, "signatures": signatures}
-    facts |= {"steps": last["step"], "epochs": last["epoch"], "seconds": round(last["seconds"])}
+    facts |= {"steps": newest["step"], "epochs": newest["epoch"], "seconds": round(newest["seconds"])}
     return facts | {name: record.get(name) for name in ("parameters", "precision", "threads")}
 
 

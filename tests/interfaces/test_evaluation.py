@@ -150,6 +150,17 @@ def test_the_perplexity_a_word_counts_words_of_plain_text(tmp_path: Path, run: R
     assert (document["tokens"], document["words"]) == (4, 3)
 
 
+def test_a_pair_too_long_is_named_by_its_own_line(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also among those that are read after the first few thousand."""
+    monkeypatch.setattr("dragoman.cli.score.PAIRS_AT_ONCE", 3)
+    longest = load_bundle(model).config.model.max_positions
+    (tmp_path / "t.tsv").write_text("ona bek\tbek\n" * 4 + "ona\t" + "bek " * longest + "\n", encoding="utf-8")
+    assert main(["score", str(model), "--test", str(tmp_path / "t.tsv"), "--perplexity"]) == 1
+    assert f"t.tsv: pair 5 has {longest + 1} tokens on its longer side" in capsys.readouterr().err
+
+
 def test_weights_that_are_no_numbers_give_no_score(model: Path, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = load_bundle(model)
     with torch.no_grad():

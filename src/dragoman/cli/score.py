@@ -132,10 +132,9 @@ def _scored(
     while some := list(islice(pairs, PAIRS_AT_ONCE)):
         sources, targets = [source for source, _ in some], [target for _, target in some]
         try:
-            scored = translator.score(sources, targets, alpha=alpha, check=check)
+            scored = translator.score(sources, targets, alpha=alpha, first_line=first, check=check)
         except DragomanError as error:
-            counted = f", counted from line {first}" if first > 1 else ""
-            raise DragomanError(f"{spec}: {error}{counted}") from None
+            raise DragomanError(f"{spec}: {error}") from None
         yield from zip(sources, targets, scored, strict=True)
         first += len(some)
 

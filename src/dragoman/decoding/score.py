@@ -109,26 +109,27 @@ def score_texts(
     alpha: float,
     batch_tokens: int,
     ensemble: Sequence[EncoderDecoder] = (),
+    first_line: int = 1,
     check: Check = lambda: None,
 ) -> list[Scored]:
     """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
 
-    ``check`` is called before each batch, and may raise. Raises UsageError for an ``alpha`` beyond ±10 or a str as texts, and DragomanError
-    when the counts differ, for a language tag that is missing or unknown and for a pair with more tokens than the model takes: nothing is
-    cut; or whose log-probability is no finite number.
+    Errors name a pair by its number, counted from ``first_line``. ``check`` is called before each batch, and may raise. Raises UsageError
+    for an ``alpha`` beyond ±10 or a str as texts, and DragomanError when the counts differ, for a language tag that is missing or unknown
+    and for a pair with more tokens than the model takes: nothing is cut; or whose log-probability is no finite number.
     """
     check_alpha(alpha)
     sources, targets = as_texts(sources, "sources"), as_texts(targets, "targets")
     if len(sources) != len(targets):
         raise DragomanError(f"{len(sources)} sources but {len(targets)} targets; each target needs the source it translates")
     source_tokenizer, target_tokenizer = bundle.source_tokenizer, bundle.target_tokenizer
-    heads = [source_tokenizer.split_tag(source, place=f"pair {number}") for number, source in enumerate(sources, start=1)]
+    heads = [source_tokenizer.split_tag(source, place=f"pair {number}") for number, source in enumerate(sources, start=first_line)]
     encoded = source_tokenizer.encode_batch([text for _, text in heads])
     source_ids = [source_tokenizer.as_source([*head, *ids]) for (head, _), ids in zip(heads, encoded, strict=True)]
     target_ids = [[*ids, target_tokenizer.eos] for ids in target_tokenizer.encode_batch(targets)]
     lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
     limit = longest_taken(bundle.config)
-    for number, length in enumerate(lengths, start=1):
+    for number, length in enumerate(lengths, start=first_line):
         if length > limit:
             raise DragomanError(f"pair {number} has {length} tokens on its longer side and the model takes {limit}; shorten the pair")
     device = bundle.model.output.weight.device
@@ -145,7 +146,7 @@ def score_texts(
             tokens = tuple(target_tokenizer.token(token) for token in ids)
             scored[place] = Scored(tokens, tuple(row[: len(ids)]), total, total / length_penalty(len(ids), alpha))
     found = [scored[place] for place in range(len(sources))]
-    for number, each in enumerate(found, start=1):
+    for number, each in enumerate(found, start=first_line):
         if not math.isfinite(each.log_probability):
             raise DragomanError(f"pair {number} has log-probability {each.log_probability}: damaged weights; use another copy of the model")
     return found

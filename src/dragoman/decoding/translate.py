@@ -190,18 +190,17 @@ class Translator:
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, alpha: float | None = None, batch_tokens: int = 4096,
-        check: Check = lambda: None,
+        first_line: int = 1, check: Check = lambda: None,
     ) -> list[Scored]:  # fmt: skip
         """What the model thinks of given translations: each target after its source, the end token included.
 
         ``check`` is called before each batch, and may raise. Raises UsageError for an impossible ``alpha``, DragomanError when the counts
-        differ or a pair is longer than the model takes.
+        differ or a pair, counted from ``first_line``, is longer than the model takes.
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
-            return score_texts(
-                self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self._models[1:], check=check
-            )
+            of_these = partial(score_texts, self.bundle, sources, targets, ensemble=self._models[1:])
+            return of_these(alpha=alpha, batch_tokens=batch_tokens, first_line=first_line, check=check)
 
     def _parts(
         self, texts: Sequence[str], place: str, first_line: int, notices: list[tuple[object, ...]], *, whole: bool

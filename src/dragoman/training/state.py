@@ -90,8 +90,10 @@ class Progress:
 
     def _check(self) -> None:
         """Raises ValueError for what a damaged file may hold, so that it is refused when it is read and not met in the middle of a step."""
-        counts = (self.step, self.epoch, self.position, self.target_tokens, self.best_step, self.evaluations_since_best, *self.plan)
-        counts += tuple(count for plan, updates in self.earlier for count in (*plan, updates))
+        counts = (
+            self.step, self.epoch, self.position, self.target_tokens, self.best_step, self.evaluations_since_best, *self.plan,
+            *(count for plan, updates in self.earlier for count in (*plan, updates)),
+        )  # fmt: skip
         numbers = (self.seconds, *(self.best or ()), *self.unreported)
         if not all(isinstance(each, int) and each >= 0 for each in counts) or not all(isinstance(each, int | float) for each in numbers):
             raise ValueError("what should be numbers is something else")
