@@ -56,7 +56,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as passing:
         runs = options.runs or Path(passing)
         seeds = {seed: one_seed(options, runs / f"multi30k-{options.data}-{seed}", seed) for seed in options.seeds}
-    means = {
+    facts = {
+        "command": " ".join(["python", "benchmarks/multi30k.py", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "bleu": means(seeds),
+        "seeds": seeds,
+    }
+    print(json.dumps(facts, indent=2))
+    if options.output:
+        options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def means(seeds: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Of each test and model the mean BLEU over the seeds, and their standard deviation."""
+    return {
         f"{test}, {model}": {
             "mean": round(statistics.mean(values), 2), "spread": round(statistics.stdev(values), 2) if len(values) > 1 else None,
         }
@@ -64,17 +79,6 @@ def main() -> None:
         for model in next(iter(seeds.values()))["bleu"][test]
         if (values := [facts["bleu"][test][model] for facts in seeds.values()])
     }  # fmt: skip
-    facts = {
-        "command": " ".join(["python", "benchmarks/multi30k.py", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "bleu": means,
-        "seeds": seeds,
-    }
-    print(json.dumps(facts, indent=2))
-    if options.output:
-        options.output.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def one_seed(options: argparse.Namespace, run: Path, seed: int) -> dict[str, Any]:
