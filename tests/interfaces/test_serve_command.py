@@ -369,3 +369,27 @@ def test_a_tag_of_a_model_for_several_languages_is_a_target(tmp_path: Path) -> N
 
         expected = Translator(bundle).translate([">>de<< ona bek", ">>pt_BR<< ona bek"])
         assert [answer["translatedText"] for answer in answers] == [each.text for each in expected]
+
+
+def test_more_connections_than_files_are_told_once_and_wait(made: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="no limits on this system")
+    if not hasattr(resource, "prlimit"):
+        pytest.skip("no limits of other processes on this system")
+    said = tmp_path / "said"
+    with started(made, "--device", "cpu", said=said) as (process, client):
+        soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        assert soft == min(hard, 65_536) or hard == resource.RLIM_INFINITY  # it allows itself what it may
+        files = len(list(Path(f"/proc/{process.pid}/fd").iterdir())) + 20
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
+        crowd = [socket.create_connection(client.place, timeout=10) for _ in range(60)]
+        time.sleep(2.5)  # in which it tries again
+        for connection in crowd:
+            connection.close()
+        assert client.get("/health").status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    told = [line for line in said.read_text("utf-8").splitlines() if not line.startswith("{")]
+    assert [line for line in told if "too many connections" in line] == [
+        "dragoman: warning: too many connections (Too many open files): others wait until some end; allow more files with `ulimit -n`"
+    ]
+    assert len(told) == 5, told[:10]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import h11
 import uvicorn
@@ -28,6 +28,10 @@ from dragoman.serve.traces import Looking
 GRACE_SECONDS = 10
 _HEADER_SECONDS = 15.0  # that the head of a request may take to arrive
 _BACKLOG = 2048
+_ACCEPTED = 16
+"""Connections taken at once: of each that the system refuses asyncio tries so many times more, and tells each."""
+_MOST_FILES = 65_536
+_TOLD_SECONDS = 60.0  # between two notices that there are too many connections
 
 _log = logging.getLogger("dragoman")
 
@@ -60,6 +64,7 @@ def serve(
         read_keys(settings.keys)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "python_multipart"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    _allow_files()
     with _listening(settings) as listener:
         address = _address(settings, listener)
         _log.info("listening on %s, loading %s", address, ", ".join(str(place.path) for place in places) or "nothing yet")
@@ -68,6 +73,7 @@ def serve(
                 _log.info("%s: no checkpoint yet; send SIGHUP to load it once there is one", path)
 
         async def live() -> None:
+            asyncio.get_running_loop().set_exception_handler(_Crowded())
             service = Service(settings, paths, say=say, looking=looking)
             server = _server(service)
             end = _from_any_thread(partial(_end, service, server))
@@ -132,7 +138,7 @@ def _server(service: Service) -> "_Server":
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=_BACKLOG,
+            backlog=_ACCEPTED,
             timeout_graceful_shutdown=GRACE_SECONDS,
             # deep-translator sends its text in the address, where a character may take twelve.
             h11_max_incomplete_event_size=max(65_536, 12 * (settings.char_limit or 20_000) + 16_384),
@@ -141,10 +147,42 @@ def _server(service: Service) -> "_Server":
 
 
 class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Lets more wait to be accepted than are at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to `Stops`."""
         yield
+
+
+def _allow_files() -> None:
+    """As many open files, each connection being one, as this process may have: shells allow 1024 of them until asked for more."""
+    with suppress(ImportError, OSError, ValueError):  # Windows, and systems that refuse
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        if resource.RLIM_INFINITY != soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+class _Crowded:
+    """What the event loop complains of: connections for which there are no more files are told once in a while, with no traceback."""
+
+    def __init__(self) -> None:
+        self.quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "accept" not in context.get("message", "") or not isinstance(error, OSError):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self.quiet_until:
+            self.quiet_until = loop.time() + _TOLD_SECONDS
+            _log.warning("too many connections (%s): others wait until some end; allow more files with `ulimit -n`", error.strerror)
 
 
 def _from_any_thread(action: Callable[[], None]) -> Callable[[], None]:
