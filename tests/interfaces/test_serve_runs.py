@@ -281,7 +281,7 @@ def test_without_watch_a_run_needs_a_checkpoint(tmp_path: Path, capsys: pytest.C
     assert "step-000020: config.json is not there, so this is no checkpoint; put it back, or give another folder" in capsys.readouterr().err
 
 
-def test_a_watched_run_is_loaded_when_told_to(made: Path, tmp_path: Path) -> None:
+def test_a_watched_run_is_loaded_when_told_to(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     import asyncio
 
     from dragoman.cli.looking import Looking
@@ -300,10 +300,14 @@ def test_a_watched_run_is_loaded_when_told_to(made: Path, tmp_path: Path) -> Non
         with_checkpoint(run, made, 20)
         await service.reload()
         ready.append(service.ready)
+        shutil.rmtree(run / "checkpoints")  # as by a training that begins anew
+        await service.reload()
+        ready.append(service.ready and bool(service.models.pairs))
         service.close()
         return ready
 
-    assert asyncio.run(live()) == [False, False, True]
+    assert asyncio.run(live()) == [False, False, True, True]
+    assert f"the models stay as they were: {run}: its checkpoints are gone; ask again once there is one" in caplog.text
 
 
 @pytest.fixture

@@ -99,7 +99,9 @@ class Service:
         async with self._reloading:
             self._reload_waits = False
             try:
-                await self._read(await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch))
+                places = await asyncio.to_thread(find_models, self.paths, watch=self.settings.watch)
+                self._check_kept(places)
+                await self._read(places)
             except Exception as error:  # memory that does not suffice, say
                 reason = error if isinstance(error, DragomanError) else f"{type(error).__name__}: {error}"
                 _log.warning("the models stay as they were: %s", reason)
@@ -110,6 +112,13 @@ class Service:
         loaded = ", ".join(f"{model.name} step {model.step}" for model in self.models.everything)
         _log.info("loaded again: %s", loaded)
         await self._tidy()
+
+    def _check_kept(self, places: Sequence[Place]) -> None:
+        """DragomanError for a run that is served and whose checkpoints are gone, as one that begins anew: it would be served no more."""
+        kept = {place.path for place in places}
+        for model in self._models.everything if self._models else ():
+            if model.place.path not in kept:
+                raise DragomanError(f"{model.place.path}: its checkpoints are gone; ask again once there is one")
 
     def close(self) -> None:
         """Ends the engine when its work is done, and forgets the files."""
