@@ -1,6 +1,8 @@
 """``dragoman serve`` as LibreTranslate's clients see it: encodings, lines, languages, limits, and every error in one form."""
 
+import gzip
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line import tiny_bundle
+from dragoman.serve import server as server_life
 from serving import Client, bundle_of, echoing
 
 BASE = {"source": "en", "target": "de"}
@@ -324,3 +327,36 @@ def test_the_documents_of_a_server(server: Client) -> None:
     assert server.get("/livez").json == {"status": "ok"}
     health = server.get("/health?verbose=1").json
     assert (health["status"], health["queue_depth"], health["models"]) == ("ok", 0, [{"run": "en-de", "step": 1}])
+
+
+def test_what_cannot_be_finished_when_the_server_ends_is_told_as_any_refusal(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_life, "GRACE_SECONDS", 0.2)
+    open_, begun, answers = threading.Event(), threading.Event(), []
+
+    def slow(text: str) -> str:
+        begun.set()
+        open_.wait(20)
+        return text
+
+    with echoing(made, change=slow) as client:
+        thread = threading.Thread(target=lambda: answers.append(client.post("/translate", {"q": "ona", "source": "aa", "target": "bb"})))
+        thread.start()
+        assert begun.wait(10)
+    open_.set()
+    thread.join(10)
+    assert [(each.status, each.error, each.headers["retry-after"]) for each in answers] == [(503, "Server is shutting down", "10")]
+
+
+def test_a_packed_body_and_one_of_two_lengths_are_refused(server: Client) -> None:
+    body = json.dumps({"q": "ona", "source": "en", "target": "de"}).encode()
+    kind = {"Content-Type": "application/json"}
+    packed = server.ask("POST", "/translate", body=gzip.compress(body), headers={**kind, "Content-Encoding": "gzip"})
+    assert (packed.status, packed.error) == (415, "Content-Encoding gzip is not supported; send the body as it is")
+    plain = server.ask("POST", "/translate", body=body, headers={**kind, "Content-Encoding": "identity"})
+    assert plain.status == 200
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    both = server.ask(
+        "POST", "/translate", body=chunked, headers={**kind, "Transfer-Encoding": "chunked", "Content-Length": str(len(chunked))}
+    )
+    assert (both.status, both.headers["connection"]) == (400, "close")
+    assert both.error == "Content-Length and Transfer-Encoding exclude each other"

@@ -98,7 +98,9 @@ class _Exchange:
         except asyncio.CancelledError:
             if not self.gone.is_set():  # the server ends
                 task.cancel()
-                raise
+                if self.started:
+                    raise
+                await self._refuse(busy("Server is shutting down", seconds=10))
             self.status = self.status or 499
         finally:
             watcher.cancel()
@@ -126,8 +128,11 @@ class _Exchange:
             if self.started:
                 internal(error)
                 raise
-            answer = refused(_refusal_of(error), openai=(self.path or "").startswith("/v1/"))
-            await answer(self.scope, self._receive, self._send)
+            await self._refuse(_refusal_of(error))
+
+    async def _refuse(self, error: RefusalError) -> None:
+        answer = refused(error, openai=(self.path or "").startswith("/v1/"))
+        await answer(self.scope, self._receive, self._send)
 
     def _check(self) -> None:
         settings = self.service.settings
@@ -141,6 +146,11 @@ class _Exchange:
                 raise RefusalError(403, "This route is not for pages of other origins")
         if self.service.ending and self.path not in _ALWAYS:
             raise busy("Server is shutting down", seconds=10)
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        if self.scope["method"] == "POST" and coding not in ("", "identity"):
+            raise RefusalError(415, f"Content-Encoding {coding[:40]} is not supported; send the body as it is", headers=_CLOSE)
+        if "transfer-encoding" in self.headers and "content-length" in self.headers:  # a proxy may take another for the end of the body
+            raise RefusalError(400, "Content-Length and Transfer-Encoding exclude each other", headers=_CLOSE)
         limit = self.limit
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
