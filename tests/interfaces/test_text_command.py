@@ -60,6 +60,7 @@ def test_the_samples_are_of_the_same_places_at_each_evaluation(data: Path, tmp_p
         for each in first:
             if base is TINY_GPT:
                 assert each["source"] + each["reference"] in text
+                assert len({each["output"] for each in first}) == 3  # drawn by a seed of each place's own
             else:
                 assert each["reference"] in text
                 assert "<mask>" in each["source"]

@@ -4,17 +4,22 @@ import linecache
 import math
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 import dragoman
+from dragoman.data.tokenizer import Tokenizer
 from dragoman.explain import equations
 from dragoman.explain.answer import explain
 from dragoman.explain.mathml import equation
 from dragoman.explain.record import Line, tagged_lines
-from dragoman.explain.steps import Check
+from dragoman.explain.steps import Check, focus_on
+from dragoman.explain.walk import walk
 from explained import DEPARTURES, TEXT, bundle_of, explained, walked
 
 PLACES = ("(1)", "(2)", "(3)", "3.1", "3.2.2", "3.2.3", "3.4", "3.5", "5.1", "5.3", "5.4", "6.1")
@@ -155,3 +160,29 @@ def test_parentheses_hold_together_what_a_power_is_of() -> None:
     assert "".join(power[0].itertext()) == "(5+n6)"
     with_one_alone = ElementTree.fromstring(equation("{a ( b} + c )"))
     assert "".join(with_one_alone.itertext()) == "a(b+c)"
+
+
+def _word_pieces() -> Tokenizer:
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "horse", "rid", "##es", "."]
+    backend = Backend(models.WordPiece({entry: token for token, entry in enumerate(entries)}, unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    backend.add_special_tokens(entries[:5])
+    return Tokenizer(kind="foreign", joiner="", pad=0, bos=2, eos=3, unk=1, backend=backend, mask=4)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "known", "named"),
+    [
+        (_word_pieces(), "A horse rides [MASK] zebra.", 5, "the pieces of the tokenizer that came with the model"),
+        (Tokenizer.train(["a horse"], kind="characters", vocabulary_size=0), "a shore, zoo", 10, "its characters"),
+        (Tokenizer.train(["a horse"], kind="whitespace", vocabulary_size=0), "a zebra horse", 2, "the pieces between its spaces"),
+    ],
+)
+def test_ids_of_any_tokenizer_come_back_but_for_those_without_a_text(tokenizer: Tokenizer, text: str, known: int, named: str) -> None:
+    """An unknown word and a mask have none, so they are not compared: their names would be taken apart."""
+    found = explain(replace(bundle_of("bert"), source_tokenizer=tokenizer, target_tokenizer=tokenizer), text)
+    step = next(step for step in walk(found, focus_on(found)) if step.number == 1)
+    (check,) = step.checks
+    assert (check.count, check.model, check.recomputed, check.difference) == (known, known, known, 0)
+    assert named in step.prose

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import cast
 
 import numpy as np
@@ -22,22 +23,28 @@ def tokens(found: Explanation, focus: Focus, stack: str) -> Step:
     _, text = tokenizer.split_tag(source.text, place="the text")
     trace = Trace()
     ids = watched_call(trace, tokenizer.encode, text)
-    twice = tokenizer.encode(tokenizer.decode(ids) if tokenizer.kind == "bpe" else " ".join(map(tokenizer.token, ids)))
-    differ = sum(one != other for one, other in zip(ids, twice, strict=False)) + abs(len(ids) - len(twice))
+    known = [token for token in ids if token not in (tokenizer.textless | {tokenizer.unk})]  # what has a text to come back from
+    told = " ".join(map(tokenizer.token, known)) if tokenizer.kind == "whitespace" else tokenizer.decode(known)
+    differ = sum(one != other for one, other in zip_longest(known, tokenizer.encode(told)))
     rows = tuple((place, piece, token) for place, (piece, token) in enumerate(zip(source.pieces, source.ids, strict=True)))
     ends = {
         "encoder-decoder": "The last is the end token, which the model needs to know where the text stops.",
         "decoder-only": "The first is the start token: what the model sees before it has read anything.",
         "encoder-only": "Around them stand the start and the end token.",
     }[found.bundle.config.model.architecture]
-    kind = "byte pairs, learnt from the training text" if tokenizer.kind == "bpe" else "the pieces between its spaces"
+    kind = {
+        "bpe": "byte pairs, learnt from the training text",
+        "whitespace": "the pieces between its spaces",
+        "characters": "its characters",
+        "foreign": "the pieces of the tokenizer that came with the model",
+    }[tokenizer.kind]
     return Step(
         1, "Tokens and ids", "5.1", "",
         f"The text becomes {len(source.ids)} ids of a vocabulary of {len(tokenizer):,} entries: {kind}. {ends} From here on the model sees "
         "numbers alone.",
         m.equation(f"n = {len(source.ids)} , V = {len(tokenizer):,}"),
         (Table("The text in pieces", ("position, from 0", "piece", "id"), rows),),
-        (Check("ids that come back when decoded and encoded", len(ids), len(ids) - differ, differ, len(ids)),),
+        (Check("ids that come back when decoded and encoded", len(known), max(len(known) - differ, 0), differ, len(known)),),
         lines_of(trace, "tokenizer.ids"),
     )  # fmt: skip
 

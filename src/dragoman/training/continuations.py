@@ -31,7 +31,7 @@ class _Place(NamedTuple):
 def text_score(run: Path, corpus: PackedCorpus, tokenizer: Tokenizer) -> Callable[[Bundle], dict[str, Any]]:
     """A function that gives the samples of a model; the places of the validation text and what stands there go into the run folder.
 
-    A decoder gets the beginning of a block, and its continuation is drawn with a fixed seed; an encoder gets one with masks.
+    A decoder gets the beginning of a block, and its continuation is drawn with a fixed seed of its own; an encoder gets one with masks.
     """
     encoder = corpus.masking is not None
     places = [_masked_place(corpus, index, tokenizer) if encoder else _prompt(corpus, index) for index in _chosen(corpus)]
@@ -39,8 +39,10 @@ def text_score(run: Path, corpus: PackedCorpus, tokenizer: Tokenizer) -> Callabl
     write_validation_text(run, shown)
 
     def score(bundle: Bundle) -> dict[str, Any]:
-        say = _fill if isinstance(bundle.model, MaskedLanguageModel) else _continue
-        outputs = [say(bundle, place) for place in places]
+        if isinstance(bundle.model, MaskedLanguageModel):
+            outputs = [_fill(bundle, place) for place in places]
+        else:
+            outputs = [_continue(bundle, place, seed=_SEED + number) for number, place in enumerate(places)]
         samples = [{"source": source, "reference": right, "output": said} for (source, right), said in zip(shown, outputs, strict=True)]
         return {"samples": samples, "outputs": outputs}
 
@@ -88,10 +90,10 @@ def _said(logits: torch.Tensor, bundle: Bundle) -> torch.Tensor:
     return logits
 
 
-def _continue(bundle: Bundle, place: _Place) -> str:
+def _continue(bundle: Bundle, place: _Place, *, seed: int) -> str:
     model, tokenizer = bundle.model, bundle.target_tokenizer
     assert isinstance(model, LanguageModel)
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(seed)
     device = model.output.weight.device
     said: list[int] = []
     tokens, cache = torch.tensor([place.given], device=device), model.start()
