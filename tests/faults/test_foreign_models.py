@@ -184,6 +184,20 @@ def test_an_added_token_with_a_row_is_taken(tmp_path: Path) -> None:
     assert tokenizer.decode([270]) == "<more>"
 
 
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_further_end_tokens_are_told(file: str, tmp_path: Path) -> None:
+    """Programs that stop at any of them would say less; one that the vocabulary does not have is none."""
+    folder = foreign_models.llama(tmp_path / "model")
+    assert read_huggingface(folder).notices == []
+    eos = json.loads((folder / "config.json").read_text())["eos_token_id"]
+    if not (folder / file).exists():
+        (folder / file).write_text("{}")
+    change_json(folder / file, eos_token_id=[eos, 7, 50_000])
+    imported = read_huggingface(folder)
+    assert imported.bundle.target_tokenizer.eos == eos
+    assert f"eos_token_id is 7, 50000 in the model's files: here {eos} (<|end|>) alone ends a text" in imported.notices
+
+
 def test_an_embedding_with_more_rows_than_entries_never_says_them(tmp_path: Path) -> None:
     folder = foreign_models.marian(tmp_path / "model")
     rows = json.loads((folder / "config.json").read_text())["vocab_size"]

@@ -571,6 +571,15 @@ def test_two_trainings_never_write_into_one_run(data: Path, tmp_path: Path, caps
     assert train(run, None, "--max-steps", "4", "--quiet") == 0
 
 
+def test_a_file_system_without_locks_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "No locks available")))
+    with sole_writer(tmp_path), sole_writer(tmp_path):
+        assert tmp_path.is_dir()
+    monkeypatch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(OSError, match="Input/output"), sole_writer(tmp_path):
+        pass
+
+
 def test_what_fails_while_a_run_is_held_is_not_taken_for_another_process(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError, match="a pipe is full"), sole_writer(tmp_path):
         raise BlockingIOError("a pipe is full")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dragoman.bundle import Bundle, assemble_bundle, empty_model
 from dragoman.config import Config, ModelConfig, merge
+from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError
 from dragoman.files import new_folder
 from dragoman.interop import bert, gpt2, llama, marian, transformers
@@ -114,9 +115,19 @@ def read_huggingface(folder: Path) -> Imported:
         notices.append(
             f"the tokenizer has {len(target)} entries and the embedding {config.model.target_vocabulary} rows: the rest is never said"
         )
+    if config.model.architecture != "encoder-only":
+        notices += _other_ends(document.get("eos_token_id"), target)
     info = {"imported_from": f"{document.get('model_type')} (Hugging Face)"}
     bundle = assemble_bundle(config, taken.weights, source, target, info, model=model)
     return Imported(bundle, str(document.get("model_type")), taken.ignored, notices, table, weights)
+
+
+def _other_ends(named: object, tokenizer: Tokenizer) -> list[str]:
+    """A notice where there are other end tokens than the one that ends a text here."""
+    ends = named if isinstance(named, list) else [named]
+    others = [str(end) for end in ends if isinstance(end, int) and end != tokenizer.eos]
+    own = f"{tokenizer.eos} ({tokenizer.token(tokenizer.eos)})"
+    return [f"eos_token_id is {', '.join(others)} in the model's files: here {own} alone ends a text"] if others else []
 
 
 def _architecture(folder: Path, document: Document) -> ModuleType:

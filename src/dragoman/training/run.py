@@ -1,5 +1,6 @@
 """A run folder before its first step: settings, facts about the data, tokenizers and corpora (Section 5.1)."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -145,7 +146,7 @@ def discard_run(run: Path, *, keep_folder: bool) -> None:
 def sole_writer(run: Path) -> Iterator[None]:
     """Holds the run folder for this process, so that two trainings never write into one; the hold dies with the process.
 
-    Raises DragomanError when another process has it. Where the system has no such locks nothing is held.
+    Raises DragomanError when another process has it. Where the system, or the file system, has no such locks nothing is held.
     """
     if fcntl is None:
         yield
@@ -156,6 +157,9 @@ def sole_writer(run: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DragomanError(f"{run}: another process is training in it; wait for its end, or choose another --out") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+                raise
         yield
     finally:
         os.close(handle)
