@@ -127,18 +127,18 @@ def test_the_page_of_budgets_has_what_the_sizes_and_the_measurements_say() -> No
         f"{json.loads((PROJECT / 'benchmarks/multi30k.raw.json').read_text('utf-8'))['bleu']['test 2016, best, beam 4']['mean']:.2f} BLEU"
         in page
     )
-    for result in ("bpe", "muon", "long", "rdrop"):
-        facts = json.loads((PROJECT / f"benchmarks/multi30k.{result}.json").read_text("utf-8"))
+    for result in ("multi30k.bpe", "multi30k.muon", "multi30k.long", "multi30k.rdrop", "distillation"):
+        facts = json.loads((PROJECT / f"benchmarks/{result}.json").read_text("utf-8"))
         figures = [
             f"{facts['bleu'][f'test {year}, {search}']['mean']:.2f}"
             for year, search in product(("2016", "2017"), ("best, beam 4", "averaged, beam 5 α 1"))
         ]
-        row = next(line for line in page.splitlines() if f"`multi30k.{result}.json`" in line)
-        assert row.endswith(f"| {' | '.join(figures)} | `multi30k.{result}.json` |"), row
+        row = next(line for line in page.splitlines() if f"`{result}.json`" in line)
+        assert row.endswith(f"| {' | '.join(figures)} | `{result}.json` |"), row
         for setting in ("dropout", "rdrop"):
             told = re.search(rf"{setting}=([\d.]+)", facts["command"])
             assert told is None or {"dropout": "dropout ", "rdrop": "R-Drop "}[setting] + told[1] in row
-        assert f"{int(facts['command'].split('--steps ')[1].split()[0]):,} updates" in row
+        assert f"{facts['seeds']['1']['steps']:,} updates" in row
         assert ("muon" in facts["command"]) == ("Muon" in row)
         assert ("three seeds" in row) == (len(facts["seeds"]) == 3)
     regularisers = json.loads((PROJECT / "benchmarks/regularisers.json").read_text("utf-8"))
