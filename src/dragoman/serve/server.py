@@ -64,7 +64,6 @@ def serve(
         read_keys(settings.keys)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "python_multipart"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    _allow_files()
     with _listening(settings) as listener:
         address = _address(settings, listener)
         _log.info("listening on %s, loading %s", address, ", ".join(str(place.path) for place in places) or "nothing yet")
@@ -73,7 +72,6 @@ def serve(
                 _log.info("%s: no checkpoint yet; send SIGHUP to load it once there is one", path)
 
         async def live() -> None:
-            asyncio.get_running_loop().set_exception_handler(_Crowded())
             service = Service(settings, paths, say=say, looking=looking)
             server = _server(service)
             end = _from_any_thread(partial(_end, service, server))
@@ -102,6 +100,7 @@ def serve(
 @contextmanager
 def _listening(settings: ServeSettings) -> Iterator[socket.socket]:
     """A socket at the address, listening; DragomanError that says why there is none."""
+    _allow_files()
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -148,7 +147,8 @@ def _server(service: Service) -> "_Server":
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Lets more wait to be accepted than are at once."""
+        """Lets more wait to be accepted than are at once, and tells when there are too many."""
+        asyncio.get_running_loop().set_exception_handler(_Crowded())
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)
