@@ -59,6 +59,7 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="HYP", help="Also write the translations, one a line, to this file. Default: none."),
 ]
+_SEARCH = ("beam", "alpha", "max_length")
 
 
 def evaluate(
@@ -98,10 +99,7 @@ def evaluate(
     """
     if quiet:
         hush()
-    search = {"beam": beam, "alpha": alpha, "max_length": max_length}
-    work = {"ensemble": ensemble or (), "device": device, "precision": precision}
-    of_model = {**search, "ensemble": ensemble or None, "output": output, "precision": None if precision == "fp32" else precision}
-    _check(model, hypotheses, pair, of_model)
+    _check(model, hypotheses, pair, context.params)
     if any(map(is_treebank, test or ())):
         from dragoman.cli.tree_evaluation import evaluate_trees
 
@@ -114,8 +112,7 @@ def evaluate(
         if hypotheses is not None:
             system, plain, target = _given(hypotheses, test or [], reference or [], languages)
         else:
-            assert model is not None  # as _check has seen to
-            system, plain, target = _translated(model, test or [], reference or [], search=search, work=work, output=output, check=check)
+            system, plain, target = _translated(context.params, check)
         from dragoman.evaluation.evaluate import evaluate_texts
         from dragoman.evaluation.pages import evaluation_page
 
@@ -141,7 +138,7 @@ def _print(asked: Mapping[str, Any], system: "System", report: "TestReport") -> 
         text.print_report(system, report, most=most)
 
 
-def _check(model: Path | None, hypotheses: Path | None, pair: str | None, of_model: dict[str, Any]) -> None:
+def _check(model: Path | None, hypotheses: Path | None, pair: str | None, asked: Mapping[str, Any]) -> None:
     """Raise UsageError unless there is either a model or a file of translations, and options that belong to it."""
     if (model is None) == (hypotheses is None):
         both = "not both" if model else "one of them"
@@ -150,10 +147,12 @@ def _check(model: Path | None, hypotheses: Path | None, pair: str | None, of_mod
         raise UsageError(f"{model}: a file, and a MODEL is a folder; for translations that are there, write --hypotheses {model}")
     if model is not None and pair is not None:
         raise UsageError("--pair: the model tells its languages; leave it out")
+    of_model = {name: asked[name] for name in _SEARCH} | {name: asked[name] or None for name in ("ensemble", "output")}
+    of_model["precision"] = None if asked["precision"] == "fp32" else asked["precision"]
     useless = [f"--{name.replace('_', '-')}" for name, value in of_model.items() if value is not None]
     if hypotheses is not None and useless:
         raise UsageError(f"{', '.join(useless)}: for a MODEL that translates; with --hypotheses leave it out")
-    if str(of_model["output"]) == "-":
+    if str(asked["output"]) == "-":
         raise UsageError("--output -: standard output holds the scores; give a file")
 
 
@@ -173,10 +172,7 @@ def _languages(model: Path, specs: list[str]) -> tuple[str, str]:
     return data.source, data.target
 
 
-def _translated(
-    model: Path, specs: list[str], references: list[Path], *, search: dict[str, Any], work: dict[str, Any], output: Path | None,
-    check: Callable[[], None],
-) -> tuple["System", "TestSet", str]:  # fmt: skip
+def _translated(asked: Mapping[str, Any], check: Callable[[], None]) -> tuple["System", "TestSet", str]:
     """A model's translations, which are in the file ``output`` before anything is scored; the test set in plain text; its target's code."""
     from dragoman.decoding.translate import Translator
     from dragoman.devices import keep_freed_memory
@@ -184,13 +180,14 @@ def _translated(
     from dragoman.evaluation.testset import read_test_set
 
     keep_freed_memory()
-    translator = Translator.load(model, **work)
-    bundle = translator.bundle
-    test = read_test_set(specs, references, (bundle.config.data.source, bundle.config.data.target))
+    model, output, ensemble = asked["model"], asked["output"], asked["ensemble"] or ()
+    translator = Translator.load(model, device=asked["device"], ensemble=ensemble, precision=asked["precision"])
+    bundle, search = translator.bundle, {name: asked[name] for name in _SEARCH}
+    test = read_test_set(asked["test"], asked["reference"] or [], (bundle.config.data.source, bundle.config.data.target))
     with open_output(output) if output else nullcontext() as stream:
         notify(f"translating {counted(len(test), 'sentence')}")
         # A type is chosen on what is translated first, before time is taken.
-        name, warm_up = name_of(model, work["ensemble"]), work["precision"] == "auto"
+        name, warm_up = name_of(model, ensemble), asked["precision"] == "auto"
         system = translating_system(name, translator, test, warm_up=warm_up, check=check, **search)
         if stream:
             stream.writelines(f"{one_line(text)}\n" for text in system.texts)
