@@ -175,6 +175,10 @@ def test_models_of_both_kinds_side_by_side(server: Client) -> None:
         ("story", "model", 64),
         ("chance", "model", 48),
     ]
+    assert server.get("/v1/models/chance").json == found["data"][1]
+    gone = server.get("/v1/models/en-de")
+    assert (gone.status, gone.json["error"]["code"]) == (404, "model_not_found")
+    assert gone.json["error"]["message"] == "The model 'en-de' does not exist: there is story, chance"
     assert [each["code"] for each in server.get("/languages").json] == ["de", "en"]
     assert [each["run"] for each in server.get("/api/v1/models").json["models"]] == ["en-de", "story", "chance"]
     assert [each["run"] for each in server.get("/health?verbose=1").json["models"]] == ["en-de", "story", "chance"]
@@ -342,6 +346,7 @@ def test_openais_own_client(server: Client) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed; pip install openai")
     client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
     assert [each.id for each in client.models.list()] == ["story", "chance"]
+    assert client.models.retrieve("chance").id == "chance"
     asked: dict[str, Any] = {"model": "story", "prompt": "Once upon", "temperature": 0, "max_tokens": 60}
     whole = client.completions.create(**asked, logprobs=1)
     assert whole.choices[0].text == SENTENCE.removeprefix("Once upon")

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import html
 import json
+import os
 import threading
 import time
 from collections import Counter
@@ -201,6 +202,24 @@ def test_keys_are_kept_as_digests_and_seen_as_soon_as_they_are_added(tmp_path: P
         ring.check(text)
     assert refused.value.status == 503
     assert Keyring(None).check("") is None
+
+
+def test_keys_that_cannot_be_read_are_told_once_a_minute_and_when_they_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the log would grow with the requests."""
+    path, now = tmp_path / "keys.json", 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    ring, told = Keyring(path), []
+    for seconds, content in ((0.0, None), (1.0, None), (1.0, "[]"), (1.0, "[]"), (61.0, "[]"), (1.0, "[1]")):
+        now += seconds
+        if content:
+            path.write_text(content)
+            os.utime(path, (len(content), len(content)))
+        with pytest.raises(RefusalError, match="The keys of this server cannot be read"):
+            ring.check("key")
+        told.append(len(caplog.records))
+    assert told == [1, 1, 2, 2, 3, 4]
 
 
 def test_a_damaged_file_of_keys_is_named(tmp_path: Path) -> None:

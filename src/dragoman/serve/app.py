@@ -25,6 +25,7 @@ ROUTES = (
     ("GET", "/api/v1/runs/{name}", runs.run),
     ("GET", "/api/v1/runs/{name}/drawn", runs.drawn),
     ("GET", "/v1/models", completions.models),
+    ("GET", "/v1/models/{name}", completions.model),
     ("POST", "/v1/completions", completions.completions),
     ("GET", "/livez", operations.live),
     ("GET", "/health", operations.health),

@@ -1,4 +1,4 @@
-"""OpenAI's routes for models that go on with text: POST /v1/completions, whole or as it comes, and GET /v1/models."""
+"""OpenAI's routes for models that go on with text: POST /v1/completions, whole or as it comes, and GET /v1/models, all or one."""
 
 import asyncio
 import json
@@ -32,6 +32,12 @@ async def models(request: Request) -> Response:
     """GET /v1/models: the models that go on with text."""
     service: Service = request.app.state.service
     return as_json({"object": "list", "data": [each.facts() for each in service.models.completers]})
+
+
+async def model(request: Request) -> Response:
+    """GET /v1/models/{name}: one of them."""
+    service: Service = request.app.state.service
+    return as_json(completer_of({"model": request.path_params["name"]}, service.models).facts())
 
 
 async def completions(request: Request) -> Response:

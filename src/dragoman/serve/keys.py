@@ -111,6 +111,7 @@ class Keyring:
     path: Path | None
     _keys: list[Key] = field(default_factory=list)
     _read_at: tuple[int, int] | None = None
+    _told: tuple[tuple[int, int], float] | None = None  # of what file, and when, it was said that it cannot be read
 
     def check(self, text: str) -> Key | None:
         """The key of this text, None where none is needed. Raises RefusalError for a key that is missing or wrong."""
@@ -135,7 +136,10 @@ class Keyring:
             try:
                 self._keys, self._read_at = read_keys(path), mark
             except DragomanError as error:
-                _log.error("nobody may ask: %s", error)
+                now = time.monotonic()
+                if self._told is None or self._told[0] != mark or now >= self._told[1] + _MINUTE:
+                    self._told = mark, now
+                    _log.error("nobody may ask: %s", error)
                 raise busy("The keys of this server cannot be read", seconds=30) from None
 
 

@@ -11,14 +11,18 @@ _STRING: Schema = {"type": "string"}
 _NUMBER: Schema = {"type": "number"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _MAYBE_TEXT: Schema = {"type": ["string", "null"]}
+_MODEL = an_object({"id": _STRING, "object": {"const": "model"}, "created": _COUNT, "owned_by": _STRING, "max_model_len": _COUNT})
+_NAME = {"name": "name", "in": "path", "required": True, "schema": _STRING}
 OPENAI_ERROR = an_object({"error": an_object({"message": _STRING, "type": _STRING, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT})})
 """An error in OpenAI's form."""
 
 
 def completion_paths(models: Models, settings: ServeSettings) -> dict[str, Any]:
     """The routes of models that go on with text."""
+    listed = an_object({"object": {"const": "list"}, "data": a_list(_MODEL)})
     return {
-        "/v1/models": {"get": _operation("The models that go on with text.", _listed())},
+        "/v1/models": {"get": _operation("The models that go on with text.", listed)},
+        "/v1/models/{name}": {"get": {**_operation("One of them.", _MODEL), "parameters": [_NAME]}},
         "/v1/completions": {"post": _completions(models, settings)},
     }
 
@@ -28,11 +32,6 @@ def _operation(summary: str, answer: Schema, **more: Any) -> dict[str, Any]:
     found = operation(summary, answer, **more)
     found["responses"] |= errors("OpenAIError")
     return found
-
-
-def _listed() -> Schema:
-    one = an_object({"id": _STRING, "object": {"const": "model"}, "created": _COUNT, "owned_by": _STRING, "max_model_len": _COUNT})
-    return an_object({"object": {"const": "list"}, "data": a_list(one)})
 
 
 def _completions(models: Models, settings: ServeSettings) -> dict[str, Any]:

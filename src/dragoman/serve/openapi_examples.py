@@ -131,4 +131,5 @@ def _of_completers(models: Models) -> dict[tuple[str, str], Any]:
         "usage": {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21},
     }
     listed = {"object": "list", "data": [each.facts() for each in models.completers]}
-    return {("/v1/completions", "application/json"): answer, ("/v1/models", "application/json"): listed}
+    answers = {"/v1/completions": answer, "/v1/models": listed, "/v1/models/{name}": listed["data"][0]}
+    return {(path, "application/json"): found for path, found in answers.items()}
