@@ -20,6 +20,7 @@ from dragoman.serve.refusals import RefusalError, invalid
 Fields = Mapping[str, Any]
 
 _MOST_FIELDS = 2000
+_NO_FORM = f"the multipart form cannot be read; it may have one file and {_MOST_FIELDS:,} fields"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -90,10 +91,10 @@ async def _multipart(request: Request) -> dict[str, Any]:
     try:
         form = await request.form(max_files=1, max_fields=_MOST_FIELDS, max_part_size=1 << 30)  # the body as a whole has its limit
     except (MultiPartException, ValueError, KeyError, LookupError):
-        raise invalid("the multipart form cannot be read") from None
+        raise invalid(_NO_FORM) from None
     except Exception as error:  # Starlette turns what it cannot read into an exception of its own kind
         if getattr(error, "status_code", None) == 400:
-            raise invalid("the multipart form cannot be read") from None
+            raise invalid(_NO_FORM) from None
         raise
     return _gathered(list(form.multi_items()))
 
