@@ -220,7 +220,8 @@ def test_weights_cannot_change_within_a_run_and_survive_the_settings_file(
     run, again = tmp_path / "run", tmp_path / "again"
     assert weighted(run, corpora, "[1, 2]", "--max-steps", "2") == 0
     assert train(run, None, "--quiet", "--set", "data.weights=[2, 1]") == 2
-    assert "the settings in [data] cannot change within a run" in capsys.readouterr().err
+    sentence = "--resume: what is in [data] cannot change within a run (data.weights from [1.0, 2.0] to [2.0, 1.0]); start a new one"
+    assert sentence in capsys.readouterr().err
     assert main(["train", "--config", str(run / "config.toml"), "--out", str(again), "--quiet"]) == 0
     assert same_bits(final_weights(run), final_weights(again))
     assert TINY["training.batch_tokens"] == 60  # so that two steps are not an epoch

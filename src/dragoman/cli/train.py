@@ -153,22 +153,22 @@ def _resumed_settings(
     check_whole_settings(out)
     after = resolve_config(None, out / "config.toml", overrides, flags)
     for group in ("model", "data"):
-        if getattr(after, group) != getattr(before, group):
-            raise UsageError(f"--resume: the settings in [{group}] cannot change within a run; start a new one")
+        if changed := _changed(group, before, after):
+            raise UsageError(f"--resume: what is in [{group}] cannot change within a run ({changed[0]}); start a new one")
     if after.training.start_from != before.training.start_from:
         began = f"from {before.training.start_from}" if before.training.start_from else "with fresh weights"
         raise UsageError(f"--resume: the run began {began}, and goes on from its own newest checkpoint; leave out --from")
     if after.training.optimizer != before.training.optimizer:
-        raise UsageError(
-            "--resume: training.optimizer cannot change within a run, for one cannot use what another has gathered; start a new one"
-        )
-    changed = []
-    for group in ("training", "decoding"):
-        old, new = getattr(before, group).model_dump(), getattr(after, group).model_dump()
-        changed += [f"{group}.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
+        raise UsageError("--resume: training.optimizer cannot change within a run, for its state is of one kind; start a new one")
+    changed = _changed("training", before, after) + _changed("decoding", before, after)
     if changed:
         notify(f"changed settings: {', '.join(changed)}")
     return after, changed
+
+
+def _changed(group: str, before: Config, after: Config) -> list[str]:
+    old, new = getattr(before, group).model_dump(mode="json"), getattr(after, group).model_dump(mode="json")
+    return [f"{group}.{name} from {old[name]} to {new[name]}" for name in old if old[name] != new[name]]
 
 
 def _start(run: Path, settings: Config, *, changes: list[str] | None, quiet: bool) -> None:
