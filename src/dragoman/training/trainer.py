@@ -82,7 +82,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model, self.settings)
         self.rate = rate_of(self.settings, d_model=bundle.config.model.d_model)
         self.dtype = self._compute_dtype()
-        self.progress = Progress(bfloat16=self.dtype == torch.bfloat16, plan=Plan.of(self.settings))
+        self.progress = Progress(bfloat16=self.dtype == torch.bfloat16)
         self.totals = Totals()
         self.interrupted = self.evaluating = False
         if ranks.rank:
@@ -99,6 +99,7 @@ class Trainer:
         Raises DragomanError when the loss is no longer a finite number, or a checkpoint cannot be written.
         """
         self.model.train()
+        self.progress.go_on_by(Plan.of(self.settings))
         if not self.shards:
             self.ranks.copy_weights(self.model)
         started = time.monotonic() - self.progress.seconds
@@ -175,7 +176,6 @@ class Trainer:
         before = torch.bfloat16 if progress.bfloat16 else torch.float32
         self.dtype = self._compute_dtype(before)
         progress.bfloat16 = self.dtype == torch.bfloat16
-        progress.go_on_by(Plan.of(self.settings))
         self.progress = progress
         if self.ranks.first:
             self.totals = Totals(*progress.unreported)  # type: ignore[arg-type]  # whole numbers stay whole in JSON
