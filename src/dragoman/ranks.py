@@ -37,7 +37,7 @@ def connected(device: str, *, through_gpus: bool) -> Iterator[Place]:
     Each rank has a GPU of its own, or all compute on CPUs. What they tell each other goes from GPU to GPU (NCCL) if ``through_gpus`` and
     they have some, else from CPU to CPU (gloo). Raises UsageError where there are too few GPUs.
     """
-    size = _started()
+    size = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     if size == 1:
         yield Place(device=pick_device(device))
         return
@@ -60,18 +60,13 @@ def answered() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if _started() == 1 or not (isinstance(error, dist.DistError) or _OF_OTHERS.search(str(error))):
+        if not dist.is_initialized() or not (isinstance(error, dist.DistError) or _OF_OTHERS.search(str(error))):
             raise
         reason = str(error).partition("\n")[0]
         raise DragomanError(
             f"another process of this job ended or does not answer ({reason}); see what it said or torchrun's report, then "
             "continue with --resume"
         ) from None
-
-
-def _started() -> int:
-    """How many processes torchrun started, this one among them; one without torchrun."""
-    return int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
 
 def tell(place: Place, number: int) -> int:

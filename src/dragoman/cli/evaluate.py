@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.evaluation_options import (
+    SEARCH,
     Bootstrap,
     Lowercase,
     Metrics,
@@ -59,7 +60,6 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="HYP", help="Also write the translations, one a line, to this file. Default: none."),
 ]
-_SEARCH = ("beam", "alpha", "max_length")
 
 
 def evaluate(
@@ -99,7 +99,7 @@ def evaluate(
     """
     if quiet:
         hush()
-    _check(model, hypotheses, pair, context.params)
+    _check(context.params)
     if any(map(is_treebank, test or ())):
         from dragoman.cli.tree_evaluation import evaluate_trees
 
@@ -138,16 +138,17 @@ def _print(asked: Mapping[str, Any], system: "System", report: "TestReport") -> 
         text.print_report(system, report, most=most)
 
 
-def _check(model: Path | None, hypotheses: Path | None, pair: str | None, asked: Mapping[str, Any]) -> None:
+def _check(asked: Mapping[str, Any]) -> None:
     """Raise UsageError unless there is either a model or a file of translations, and options that belong to it."""
+    model, hypotheses = asked["model"], asked["hypotheses"]
     if (model is None) == (hypotheses is None):
         both = "not both" if model else "one of them"
         raise UsageError(f"give a MODEL to translate with, or --hypotheses FILE with translations that are there: {both}")
     if model is not None and model.is_file():
         raise UsageError(f"{model}: a file, and a MODEL is a folder; for translations that are there, write --hypotheses {model}")
-    if model is not None and pair is not None:
+    if model is not None and asked["pair"] is not None:
         raise UsageError("--pair: the model tells its languages; leave it out")
-    of_model = {name: asked[name] for name in _SEARCH} | {name: asked[name] or None for name in ("ensemble", "output")}
+    of_model = {name: asked[name] for name in SEARCH} | {name: asked[name] or None for name in ("ensemble", "output")}
     of_model["precision"] = None if asked["precision"] == "fp32" else asked["precision"]
     useless = [f"--{name.replace('_', '-')}" for name, value in of_model.items() if value is not None]
     if hypotheses is not None and useless:
@@ -182,7 +183,7 @@ def _translated(asked: Mapping[str, Any], check: Callable[[], None]) -> tuple["S
     keep_freed_memory()
     model, output, ensemble = asked["model"], asked["output"], asked["ensemble"] or ()
     translator = Translator.load(model, device=asked["device"], ensemble=ensemble, precision=asked["precision"])
-    bundle, search = translator.bundle, {name: asked[name] for name in _SEARCH}
+    bundle, search = translator.bundle, {name: asked[name] for name in SEARCH}
     test = read_test_set(asked["test"], asked["reference"] or [], (bundle.config.data.source, bundle.config.data.target))
     with open_output(output) if output else nullcontext() as stream:
         notify(f"translating {counted(len(test), 'sentence')}")

@@ -9,6 +9,8 @@ from dragoman.cli.streams import arriving_lines, require_input
 from dragoman.data.formats.lines import decode_line, read_lines
 from dragoman.errors import DragomanError, UsageError
 
+SEARCH = ("beam", "alpha", "max_length")
+"""The parameters of a model's search."""
 References = Annotated[
     list[Path] | None,
     typer.Option(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.evaluation_options import read_hypotheses
+from dragoman.cli.evaluation_options import SEARCH, read_hypotheses
 from dragoman.cli.evaluation_text import table, text_lines
 from dragoman.cli.overwriting import check_outputs
 from dragoman.cli.search_options import name_of
@@ -69,7 +69,7 @@ def _parsed(asked: Mapping[str, Any], gold: Sequence[Tree], check: Callable[[], 
 
     ensemble: list[Path] = asked["ensemble"] or []
     translator = Translator.load(asked["model"], device=asked["device"], ensemble=ensemble, precision=asked["precision"])
-    search: dict[str, Any] = {name: asked[name] for name in ("beam", "alpha", "max_length")}
+    search: dict[str, Any] = {name: asked[name] for name in SEARCH}
     trees_alone = SearchOptions(tree=True)
     sentences = [" ".join(tree.words) for tree in gold]
     notify(f"parsing {counted(len(gold), 'sentence')}")

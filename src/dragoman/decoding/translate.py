@@ -199,8 +199,10 @@ class Translator:
         """
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
-            of_these = partial(score_texts, self.bundle, sources, targets, ensemble=self._models[1:])
-            return of_these(alpha=alpha, batch_tokens=batch_tokens, first_line=first_line, check=check)
+            return score_texts(
+                self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self._models[1:], first_line=first_line,
+                check=check,
+            )  # fmt: skip
 
     def _parts(
         self, texts: Sequence[str], place: str, first_line: int, notices: list[tuple[object, ...]], *, whole: bool

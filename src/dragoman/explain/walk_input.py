@@ -23,7 +23,8 @@ def tokens(found: Explanation, focus: Focus, stack: str) -> Step:
     _, text = tokenizer.split_tag(source.text, place="the text")
     trace = Trace()
     ids = watched_call(trace, tokenizer.encode, text)
-    known = [token for token in ids if token not in (tokenizer.textless | {tokenizer.unk})]  # what has a text to come back from
+    no_text = tokenizer.textless | {tokenizer.unk}  # from which no id comes back
+    known = [token for token in ids if token not in no_text]
     told = " ".join(map(tokenizer.token, known)) if tokenizer.kind == "whitespace" else tokenizer.decode(known)
     differ = sum(one != other for one, other in zip_longest(known, tokenizer.encode(told)))
     rows = tuple((place, piece, token) for place, (piece, token) in enumerate(zip(source.pieces, source.ids, strict=True)))

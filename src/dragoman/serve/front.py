@@ -35,6 +35,10 @@ _SECURITY = {
 }
 
 
+def _ending() -> RefusalError:
+    return busy("Server is shutting down", seconds=10)
+
+
 def is_logged(route: str, status: int) -> bool:
     """Whether a request goes into the access log: all do but polls answered with 200 or 503, whose news the notices tell."""
     return route not in _ALWAYS or status not in (200, 503)
@@ -100,7 +104,7 @@ class _Exchange:
                 task.cancel()
                 if self.started:
                     raise
-                await self._refuse(busy("Server is shutting down", seconds=10))
+                await self._refuse(_ending())
             self.status = self.status or 499
         finally:
             watcher.cancel()
@@ -145,7 +149,7 @@ class _Exchange:
             if not self.shared and not self._is_own(self.headers.get("origin", "").rpartition("//")[2] or None):
                 raise RefusalError(403, "This route is not for pages of other origins")
         if self.service.ending and self.path not in _ALWAYS:
-            raise busy("Server is shutting down", seconds=10)
+            raise _ending()
         coding = self.headers.get("content-encoding", "").strip().lower()
         if self.scope["method"] == "POST" and coding not in ("", "identity"):
             raise RefusalError(415, f"Content-Encoding {coding[:40]} is not supported; send the body as it is", headers=_CLOSE)

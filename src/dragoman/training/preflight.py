@@ -155,8 +155,8 @@ def estimate_memory(
 
     ``narrow`` says that products have two bytes a number. Activations are what the backward pass needs, which is all sums, norms and
     inputs of matrix products, and what the loss takes at once. ``training`` may add to that: a second pass (rdrop), and a moving average
-    of the weights (ema). Of ``shards`` each has a part of the weights, gradients and moments, and for a time the whole embeddings and two
-    layers.
+    of the weights (ema). Of ``shards`` each has a part of the weights, their average, gradients and moments, and for a time the whole
+    embeddings and two layers.
     """
     parameters = count_parameters(model)
     kept = _passes(training) * sizes * _activations(model, longest, narrow=narrow, on_cpu=on_cpu)
@@ -165,7 +165,7 @@ def estimate_memory(
     if shards > 1:
         own = -(-weights // shards)
         weights = own + _WIDE * _gathered(model)
-    averaged = _WIDE * parameters if training.ema else 0
+    averaged = own if training.ema else 0
     return Memory(weights + averaged, weights, 2 * own, int(kept.max(initial=0)) + at_once)
 
 

@@ -60,9 +60,10 @@ def windows(corpus: Corpus, config: Config, tokenizer: Tokenizer, ranks: Ranks, 
         seen = corpus.of_epoch(epoch, seed=plan.seed, most=plan.batch_tokens)
         pairs = draw_pairs(seen.parts, config.data.weights, seed=plan.seed, epoch=epoch)
         for before, updates in earlier:
-            batches = _batches(corpus, before._replace(seed=plan.seed), epoch, pairs)
+            then = corpus.of_epoch(epoch, seed=plan.seed, most=before.batch_tokens)
+            batches = _batches(then, before._replace(seed=plan.seed), epoch, pairs)
             pairs = np.concatenate([np.empty(0, np.int64), *batches[updates * before.accumulate :]])
-        batches = _batches(corpus, plan, epoch, pairs)
+        batches = _batches(seen, plan, epoch, pairs)
         for position, start in enumerate(range(0, len(batches), plan.accumulate), start=1):
             if position > done:
                 window = make_window(seen, batches[start : start + plan.accumulate], tokenizer, ranks, all_parts=training.shard)
@@ -70,8 +71,7 @@ def windows(corpus: Corpus, config: Config, tokenizer: Tokenizer, ranks: Ranks, 
         done, earlier = 0, ()
 
 
-def _batches(corpus: Corpus, plan: Plan, epoch: int, pairs: Indices | None) -> list[Indices]:
-    seen = corpus.of_epoch(epoch, seed=plan.seed, most=plan.batch_tokens)
+def _batches(seen: Corpus, plan: Plan, epoch: int, pairs: Indices | None) -> list[Indices]:
     return plan_batches(seen.source_lengths, seen.target_lengths, batch_tokens=plan.batch_tokens, seed=plan.seed, epoch=epoch, pairs=pairs)
 
 
