@@ -117,6 +117,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, help="4096, and 25,000 on a GPU, when not given")
     parser.add_argument("--minutes", type=float, help="after which no round of a preset begins; 4 on a GPU when not given, else no limit")
     parser.add_argument("--vocabulary", type=int, default=0, help="generated pairs with so many words a side, instead of Multi30k")
+    parser.add_argument("--pairs", type=int, default=29_000, help="generated pairs, where there are such")
     parser.add_argument("--contenders", default="dragoman-fp32,dragoman-bf16,loop-fp32,loop-bf16,marian-fp32,marian-bf16")
     parser.add_argument("--steps", type=int, default=8, help="updates of a round")
     parser.add_argument("--rounds", type=int, default=5)
@@ -134,7 +135,7 @@ def material(preset: str, options: argparse.Namespace, folder: Path) -> tuple[Co
     """The preset's settings, the corpus, and a bundle with its tokenizer and fresh weights."""
     prefix = DATA / "train"
     if options.vocabulary or not DATA.is_dir():
-        prefix = generated_pairs(folder, vocabulary=options.vocabulary or 9700, seed=options.seed)
+        prefix = generated_pairs(folder, options.pairs, vocabulary=options.vocabulary or 9700, seed=options.seed)
     settings = {
         "data": {"source": "en", "target": "de", "train": [str(prefix)], "tokenizer": "whitespace", "joiner": "@@", "vocabulary_size": 0},
         "training": {"batch_tokens": options.batch_tokens, "seed": options.seed, "log_every": 10**6, "evaluate_every": 10**6},
@@ -151,11 +152,11 @@ def material(preset: str, options: argparse.Namespace, folder: Path) -> tuple[Co
     )
 
 
-def generated_pairs(folder: Path, *, vocabulary: int, seed: int) -> Path:
-    """29,000 pairs about as long as Multi30k's, of so many made-up words, few of them frequent; each occurs at least once."""
+def generated_pairs(folder: Path, pairs: int, *, vocabulary: int, seed: int) -> Path:
+    """Pairs about as long as Multi30k's, of so many made-up words, few of them frequent; each occurs at least once."""
     random = np.random.default_rng(seed)
     words = np.array([f"w{number}" for number in range(vocabulary)])
-    lengths = np.clip(random.normal(14, 4, 29_000).round().astype(int), 4, 40)
+    lengths = np.clip(random.normal(14, 4, pairs).round().astype(int), 4, 40)
     for language in ("en", "de"):
         lines = [" ".join(words[(random.pareto(1.0, length) * 20).astype(int) % vocabulary]) for length in lengths]
         lines += [" ".join(words[start : start + 20]) for start in range(0, vocabulary, 20)]

@@ -1,7 +1,11 @@
-"""``dragoman`` for many short calls: one process imports everything once and forks for each call. ``python warm_command.py SOCKET``."""
+"""``dragoman`` for many short calls: one process imports everything once and forks for each call. ``python warm_command.py SOCKET``.
+
+A program of a test, PROGRAM.py with its arguments, is run in place of the command.
+"""
 
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -33,7 +37,7 @@ sys.exit(connection.recv(1)[0])
 
 
 @contextmanager
-def warm_command(script: Path, *, more: Sequence[str]) -> Iterator[None]:
+def warm_command(script: Path, *, more: Sequence[str] = ()) -> Iterator[None]:
     """While the block runs, ``script`` does what ``dragoman`` does; ``train`` gets ``more`` arguments."""
     with TemporaryDirectory() as folder:
         address = str(Path(folder) / "socket")
@@ -89,8 +93,12 @@ def _answer(connection: socket.socket, call: bytes, streams: Sequence[int]) -> N
         Thread(target=_end_with, args=(connection,), daemon=True).start()
         folder, arguments = json.loads(call)
         os.chdir(folder)
-        sys.argv = ["dragoman", *arguments]
-        status = main(arguments)
+        if arguments[0].endswith(".py"):
+            sys.argv = arguments
+            status = _status_of(arguments[0])
+        else:
+            sys.argv = ["dragoman", *arguments]
+            status = main(arguments)
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:
@@ -98,6 +106,14 @@ def _answer(connection: socket.socket, call: bytes, streams: Sequence[int]) -> N
     finally:
         connection.send(bytes([status]))
         os._exit(0)
+
+
+def _status_of(program: str) -> int:
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    return 0
 
 
 def _end_with(connection: socket.socket) -> None:

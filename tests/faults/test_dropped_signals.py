@@ -3,16 +3,18 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from command_line import but_for_limits, dragoman, environment, tiny_bundle
+from command_line import but_for_limits, environment, tiny_bundle
 from dragoman.bundle import save_bundle
 from dragoman.data.tokenizer import Tokenizer
 from language_models import random_bundle
 from small_bundles import make_bundle
 from training_runs import marked, records, toy_pairs, write_pairs
+from warm_command import warm_command
 
 GPT = {"architecture": "decoder-only"}
 LINES = ["ona bek", "tilu", "rem sova kip dal", "kip", "bek bek rem", "ona"]
@@ -51,14 +53,33 @@ sys.exit(status)
 
 def signalled(number: int, *arguments: str | Path, window: int, folder: Path, late: bool = False) -> subprocess.CompletedProcess[str]:
     """The command with a line a batch; as the third begins, or ``late``, as it ends, a signal comes where its exception is lost."""
-    when = "late" if late else "early"
-    command = [sys.executable, "-c", PROGRAM, str(number), str(window), when, *map(str, arguments), "--device", "cpu"]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=environment(), cwd=folder)
+    return run_program(PROGRAM, int(number), window, "late" if late else "early", *arguments, "--device", "cpu", folder=folder)
+
+
+def run_program(program: str, *arguments: object, folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """A Python program to its end, by the ``warm`` command of the folder."""
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    return warm("program.py", *arguments, folder=folder, stdin=stdin)
+
+
+def warm(*arguments: object, folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The command, or a program in its place, to its end."""
+    command = [folder / "warm", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, cwd=folder, input=stdin)
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What runs programs and needs not import PyTorch for each."""
+    script = tmp_path_factory.mktemp("bin") / "warm"
+    with warm_command(script):
+        yield script
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Path:
+def desk(command: Path, tmp_path: Path) -> Path:
     """A folder with a model and six lines of text."""
+    (tmp_path / "warm").symlink_to(command)
     tiny_bundle(tmp_path / "model")
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     return tmp_path
@@ -75,10 +96,10 @@ def test_a_file_stops_within_a_step_and_goes_on(number: int, status: int, word: 
         f"dragoman: warning: {desk / 'out.partial'}: holds the first 2 lines; the same command with --resume goes on from there",
         f"dragoman: {word}",
     ]
-    assert dragoman("translate", "model", "text", "-o", "out", "--device", "cpu", "--resume", *way, folder=desk).returncode == 0
-    whole = dragoman("translate", "model", "text", "--device", "cpu", *way, folder=desk)
-    assert (desk / "out").read_bytes() == whole.stdout
-    assert whole.stdout.count(b"\n") == len(LINES)
+    assert warm("translate", "model", "text", "-o", "out", "--device", "cpu", "--resume", *way, folder=desk).returncode == 0
+    whole = warm("translate", "model", "text", "--device", "cpu", *way, folder=desk)
+    assert (desk / "out").read_text("utf-8") == whole.stdout
+    assert whole.stdout.count("\n") == len(LINES)
 
 
 def test_a_window_that_is_done_is_written_and_no_other_is_begun(desk: Path) -> None:
@@ -139,11 +160,8 @@ def test_no_batch_and_no_page_is_made_after_a_signal_in_the_other_verbs(
     bundles = {"gpt": {"architecture": "decoder-only"}, "bert": {"architecture": "encoder-only"}}
     if model in bundles:
         save_bundle(random_bundle(bundles[model]), desk / model)
-    command = [sys.executable, "-c", ELSEWHERE, str(int(number)), place, str(which), *arguments, "--device", "cpu"]
     masked = "".join(f"{line} <mask>\n" for line in LINES)
-    done = subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", timeout=120, env=environment(), cwd=desk, input=masked, check=False
-    )
+    done = run_program(ELSEWHERE, int(number), place, which, *arguments, "--device", "cpu", folder=desk, stdin=masked)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", f"dragoman: {word}\n")
     assert not (desk / "page").exists()
 
@@ -185,17 +203,16 @@ sys.exit(main(sys.argv[2:]))
 
 
 @pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")])
-def test_a_training_does_not_begin_after_a_signal_amid_its_preparation(number: int, status: int, word: str, tmp_path: Path) -> None:
-    write_pairs(tmp_path / "train", toy_pairs(40))
+def test_a_training_does_not_begin_after_a_signal_amid_its_preparation(number: int, status: int, word: str, desk: Path) -> None:
+    write_pairs(desk / "train", toy_pairs(40))
     arguments = ["train", "aa-bb", "--train", "train", "--out", "run", "--preset", "tiny", "--max-steps", "2", "--quiet", "--device", "cpu"]
     small = ("data.tokenizer=whitespace", "training.precision=fp32", "model.d_model=16", "model.encoder_layers=1", "model.decoder_layers=1")
     arguments += [part for setting in small for part in ("--set", setting)]
-    command = [sys.executable, "-c", TRAINING, str(int(number)), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path)
+    done = run_program(TRAINING, int(number), *arguments, folder=desk)
     assert (done.returncode, done.stderr) == (status, f"dragoman: {word}\n")
-    assert records(tmp_path / "run", "train") == []
-    assert dragoman("train", "--resume", "--out", "run", "--quiet", folder=tmp_path).returncode == 0
-    assert marked(tmp_path / "run", "last") == "step-000002"
+    assert records(desk / "run", "train") == []
+    assert warm("train", "--resume", "--out", "run", "--quiet", folder=desk).returncode == 0
+    assert marked(desk / "run", "last") == "step-000002"
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored(desk: Path) -> None:

@@ -200,7 +200,8 @@ def test_the_data_path_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_the_speed_of_several_presets_in_one_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    few = ("--steps", "1", "--rounds", "2", "--warm", "1", "--batch-tokens", "200", "--vocabulary", "60", "--threads", "1")
+    few = ("--steps", "1", "--rounds", "2", "--warm", "1", "--batch-tokens", "200", "--threads", "1")
+    few += ("--vocabulary", "60", "--pairs", "200")
     few += ("--minutes", "1e-9", "--contenders", "dragoman-fp32", "--output", str(tmp_path / "speed.json"))
     run_script("training_speed", monkeypatch, "--preset", "tiny", "small", *few)
     facts = json.loads((tmp_path / "speed.json").read_text("utf-8"))
