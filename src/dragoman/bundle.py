@@ -90,7 +90,9 @@ def save_bundle(bundle: Bundle, folder: Path, *, also: Callable[[Path], None] | 
     """
     weights = {name: weight.detach().contiguous().cpu() for name, weight in bundle.model.named_parameters()}
     with new_folder(Path(folder)) as beside:
-        _write_all(beside, bundle, weights)
+        save_settings(beside, bundle)
+        (beside / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
+        (beside / "README.md").write_text(_card(bundle), encoding="utf-8")
         if also is not None:
             also(beside)
 
@@ -106,12 +108,6 @@ def save_settings(folder: Path, bundle: Bundle) -> None:
     }
     (folder / "config.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     save_tokenizers(folder, bundle.source_tokenizer, bundle.target_tokenizer)
-
-
-def _write_all(folder: Path, bundle: Bundle, weights: Mapping[str, Tensor]) -> None:
-    save_settings(folder, bundle)
-    (folder / "model.safetensors").write_bytes(save(dict(weights), metadata={"format": "pt"}))
-    (folder / "README.md").write_text(_card(bundle), encoding="utf-8")
 
 
 def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
@@ -292,9 +288,12 @@ def _misfits(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[
 def resolve_model(path: str | Path) -> Path:
     """The bundle that a path means: itself, or the best checkpoint of a run folder, else the last, with a warning if the best is gone.
 
-    Raises DragomanError when there is none, and names a damaged checkpoint and a whole one of the run.
+    ``RUN/checkpoints/best`` and ``last`` mean what they name. Raises DragomanError when there is none, and names a damaged checkpoint
+    and a whole one of the run.
     """
     folder = Path(path)
+    if folder.name in ("best", "last") and folder.is_file():
+        folder = marked_checkpoint(folder.absolute().parent.parent, folder.name) or folder
     if (folder / "config.json").is_file():
         return folder
     best, last = (marked_checkpoint(folder, mark) for mark in ("best", "last"))

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from command_line import COMMAND, but_for_limits, dragoman, environment, tiny_bundle
 from dragoman.cli import main
-from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, json_line, one_line
+from dragoman.cli.streams import CHUNK_BYTES, arriving_lines, json_line, one_line, open_bytes, open_output
 from dragoman.cli.translate import _write_json, _write_n_best, _write_text
 from dragoman.decoding.translate import Translation, Translator
 
@@ -294,6 +296,19 @@ def test_an_output_file_is_whole_or_keeps_its_old_content(
     assert text.read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text"]
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("kind", "written"), [(open_output, "four"), (open_bytes, b"four")])
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(
+    kind: Callable[[Path], AbstractContextManager[IO[Any]]], written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a power cut soon after a translation leaves an empty file."""
+    path, synced = tmp_path / "out", []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((os.fstat(descriptor).st_size, path.exists())))
+    with kind(path) as stream:
+        stream.write(written)
+    assert synced[0] == (4, False)
+    assert path.read_bytes() == b"four"
 
 
 @pytest.mark.parametrize("place", ["missing/out", "."])

@@ -456,10 +456,13 @@ def test_a_run_means_its_best_checkpoint_or_else_its_last(tmp_path: Path, caplog
     mark_checkpoint(run, "best", run / "checkpoints" / "step-000005")
     assert load_bundle(run).info["step"] == 5
     assert load_bundle(run / "checkpoints" / "step-000010").info["step"] == 10
+    assert [load_bundle(run / "checkpoints" / mark).info["step"] for mark in ("best", "last")] == [5, 10]
     assert caplog.messages == []
     mark_checkpoint(run, "best", run / "checkpoints" / "step-000099")
     assert load_bundle(run).info["step"] == 10
     best = run / "checkpoints" / "best"
+    with pytest.raises(DragomanError, match="best: neither a bundle"):
+        load_bundle(best)
     assert caplog.messages == [f"{best}: the checkpoint that it names is gone; using the last, step-000010, until another is the best"]
 
 

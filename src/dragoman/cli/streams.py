@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from dragoman.errors import DragomanError, unreadable, unwritable
+from dragoman.files import publish
 
 CHUNK_BYTES = 1 << 19
 RECORD_SUFFIX = ".partial.json"
@@ -226,13 +227,16 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     try:
         with stream:
             yield stream
+            if not direct:
+                stream.flush()
+                os.fsync(stream.fileno())
     except BaseException as error:
         _keep_partial(partial, direct)
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.filename is None:  # of this very stream
             raise DragomanError(unwritable(path, error)) from None
         raise
     if not direct:
-        os.replace(partial, path)
+        publish(partial, path)
 
 
 @contextmanager
@@ -242,7 +246,9 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
     try:
         with partial.open("wb") as stream:
             yield stream
-        os.replace(partial, path)
+            stream.flush()
+            os.fsync(stream.fileno())
+        publish(partial, path)
     except OSError as error:
         raise DragomanError(unwritable(path, error)) from None
     finally:
