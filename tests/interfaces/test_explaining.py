@@ -209,6 +209,26 @@ def test_rows_of_cross_attention_are_targets(run: Callable[..., str], model: Pat
             assert all(abs(drawn[key] - weight**0.5) <= 0.005 + 1e-6 for key, weight in wanted.items())
 
 
+def test_a_picture_may_be_of_a_layer_that_only_its_own_stack_has(
+    run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, out = fx_rand(encoder_layers=1, decoder_layers=3), tmp_path / "deep.svg"
+    save_bundle(bundle, tmp_path / "deep")
+    run("explain", tmp_path / "deep", TEXT, "--attention", out, "--kind", "cross", "--layer", 3)
+    assert "Attention, cross, layer 3" in out.read_text(encoding="utf-8")
+    for kind, layer, most in (("cross", 4, 3), ("encoder", 2, 1)):
+        assert main(["explain", str(tmp_path / "deep"), TEXT, "--attention", str(out), "--kind", kind, "--layer", str(layer)]) == 2
+        assert f"layer {layer}: {kind} attention has layers 1 to {most}; give one of them" in capsys.readouterr().err
+
+
+def test_a_line_of_the_tree_begins_behind_the_words_that_it_comes_from() -> None:
+    found = explained("paper")
+    assert found.beams is not None
+    lines = re.findall(r'<path d="M([\d.]+) [\d.]+L([\d.]+)', tree_svg(found, found.beams))
+    assert lines
+    assert all(float(end) - float(begin) > 40 for begin, end in lines)
+
+
 def test_from_one_token_and_one_head(run: Callable[..., str], model: Path, tmp_path: Path) -> None:
     out = tmp_path / "one.svg"
     run("explain", model, TEXT, "--attention", out, "--token", "tilu", "--head", 2, "--head", 1)

@@ -62,9 +62,9 @@ def explain(
             bundle, _read(text), beam=beam, alpha=alpha, max_length=max_length, target_prefix=target_prefix, reference=reference,
             chosen=candidate - 1, check=check,
         )  # fmt: skip
-        focus = focus_on(found, layer=layer, head=head[0] if head else None, token=token, target_token=target_token)
+        focus = focus_on(found, layer=_own(found, layer, attention), head=head[0] if head else None, token=token, target_token=target_token)
         if attention is not None:
-            _draw(found, focus, attention, kind or found.kinds[0], head, of_source=token is not None, of_target=target_token is not None)
+            _draw(found, focus, attention, kind, layer, head, of_source=token is not None, of_target=target_token is not None)
         if tensor is not None:
             _tensor(found, tensor, npy, as_json)
             if html is None:
@@ -130,23 +130,39 @@ def _read(text: str) -> str:
         raise DragomanError(f"standard input is not UTF-8 at byte {error.start}; convert it, or give the text as an argument") from None
 
 
+def _own(found: "Explanation", layer: int | None, picture: Path | None) -> int | None:
+    """The layer of the walk's own stack: its last beside a picture of a stack that has more."""
+    return layer if layer is None or picture is None else min(layer, found.layers(found.kinds[0]))
+
+
 def _draw(
-    found: "Explanation", focus: "Focus", path: Path, kind: str, heads: Sequence[int] | None, *, of_source: bool, of_target: bool
+    found: "Explanation",
+    focus: "Focus",
+    path: Path,
+    kind: str | None,
+    layer: int | None,
+    heads: Sequence[int] | None,
+    *,
+    of_source: bool,
+    of_target: bool,
 ) -> None:
     """The picture of the heads; of one token alone where that of the text was chosen, or that of the translation and it is drawn."""
     from dragoman.explain.attention import attention_svg
 
+    kind = kind or found.kinds[0]
     if kind not in found.kinds:
         raise UsageError(f"--kind {kind}: this model has none; choose among {', '.join(found.kinds)}")
     weights = found.weights(kind)
-    layer = min(focus.layer, len(weights) - 1)
+    if layer is not None and layer > len(weights):
+        raise UsageError(f"layer {layer}: {kind} attention has layers 1 to {len(weights)}; give one of them")
+    at = min(focus.layer, len(weights) - 1) if layer is None else layer - 1
     chosen = None if heads is None else [head - 1 for head in dict.fromkeys(heads)]
     if chosen and max(chosen) >= weights.shape[1]:
         raise UsageError(f"--head {max(chosen) + 1}: the model has heads 1 to {weights.shape[1]}; give some of them")
     single = of_source or (of_target and kind != "encoder")
     token = (focus.source if kind == "encoder" else focus.target) if single else None
     picture = attention_svg(
-        weights[layer], found.queries(kind), found.keys(kind), heads=chosen, token=token, title=f"Attention, {kind}, layer {layer + 1}"
+        weights[at], found.queries(kind), found.keys(kind), heads=chosen, token=token, title=f"Attention, {kind}, layer {at + 1}"
     )
     with open_output(path) as stream:
         stream.write(picture + "\n")

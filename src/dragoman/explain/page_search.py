@@ -67,7 +67,8 @@ def tree_svg(found: Explanation, beams: BeamRecord) -> str:
             best = way.get(step) == place and (step == 0 or way.get(step - 1) == node.parent)
             x, y = _x(step), _y(place)
             if node.parent is not None:
-                before = f"{_x(step - 1) + _BOX - 16} {_y(node.parent) - 4}"
+                parent = shown_piece(tokenizer.token(beams.tree[step - 1][node.parent].token))
+                before = f"{_x(step - 1) + _end(parent):.0f} {_y(node.parent) - 4}"
                 look = (
                     'stroke-width="2.5" stroke="#2563eb"'
                     if best
@@ -94,6 +95,11 @@ def _x(step: int) -> int:
 
 def _y(place: int) -> int:
     return 38 + _LINE * place
+
+
+def _end(piece: str) -> float:
+    """Where the text of a node ends and its lines begin, from its own left edge."""
+    return min(text_width(_short(piece)) * _LETTERS + 12, _BOX - 16)
 
 
 def _short(text: str) -> str:
