@@ -20,6 +20,7 @@ from dragoman.explain.mathml import equation
 from dragoman.explain.record import Line, tagged_lines
 from dragoman.explain.steps import Check, focus_on
 from dragoman.explain.walk import walk
+from dragoman.model import build_model
 from explained import DEPARTURES, TEXT, bundle_of, explained, walked
 
 PLACES = ("(1)", "(2)", "(3)", "3.1", "3.2.2", "3.2.3", "3.4", "3.5", "5.1", "5.3", "5.4", "6.1")
@@ -151,7 +152,90 @@ def test_an_equation_is_drawn_as_it_is_written() -> None:
     drawn = ElementTree.fromstring(equation('{Q K^T}/√{d_k} = 1.5e-3 "is < it"'))
     text = re.sub(r"\{[^}]*\}", "", ElementTree.tostring(drawn, encoding="unicode"))
     assert "<mfrac" in ElementTree.tostring(drawn, encoding="unicode").replace("ns0:", "")
-    assert [part for part in re.sub(r"<[^>]*>", " ", text).split() if part] == ["Q", "K", "T", "d", "k", "=", "1.5e-3", "is", "&lt;", "it"]
+    assert [part for part in re.sub(r"<[^>]*>", " ", text).split() if part] == [
+        "Q",
+        "K",
+        "T",
+        "d",
+        "k",
+        "=",
+        "1.5",
+        "·",
+        "10",
+        "-3",
+        "is",
+        "&lt;",
+        "it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn"),
+    [
+        ("q log p", "q log p"),
+        ("log P(Y)", "log P(Y)"),
+        ("memory W^K", "memory WK"),
+        ("(1 - a) gold", "(1-a) gold"),
+        ("softmax(x) V", "softmax(x)V"),
+        ('a " for " j', "a for j"),
+    ],
+)
+def test_a_name_stands_apart_from_what_it_is_multiplied_with(text: str, drawn: str) -> None:
+    tree = ElementTree.fromstring(equation(text))
+    for space in tree.findall(".//{*}mspace"):
+        space.text = " "
+    assert "".join(tree.itertext()).replace("\u00a0", " ") == drawn
+
+
+def drawn_equation(name: str, number: int) -> str:
+    """The letters and signs of a step's equation, without spaces."""
+    (step,) = (step for step in walked(name) if step.number == number)
+    return re.sub(r"\s", "", "".join(ElementTree.fromstring(step.mathml).itertext()))
+
+
+def test_an_equation_is_that_of_the_model_and_not_always_the_papers() -> None:
+    assert "FFN(x)=max(0,xW1+b1)W2+b2," in drawn_equation("paper", 11)
+    assert "FFN(x)=(swish(xWg+bg)⊙(xW1+b1))W2+b2," in drawn_equation("pre", 11)
+    assert "FFN(x)=swish(xW1)W2," in drawn_equation("bare", 11)
+    assert "FFN(x)=GELU(xW1+b1)W2+b2," in drawn_equation("rms", 11)
+    assert "PEpos,i=sin" in drawn_equation("rms", 3)
+    assert "PEpos,8+i=cos" in drawn_equation("rms", 3)
+    assert "cosθi" in drawn_equation("deepnorm", 3)
+    assert "5002i∕8" in drawn_equation("deepnorm", 3)
+    assert ("+b" in drawn_equation("paper", 9), "+b" in drawn_equation("bare", 9)) == (True, False)
+    assert ("+b" in drawn_equation("paper", 15), "+b" in drawn_equation("bare", 15)) == (False, True)
+    assert drawn_equation("encoder-only", 6).endswith("forjthatispadding")
+    assert drawn_equation("decoder-only", 6).endswith("forj>i")
+
+
+def test_words_are_of_the_model_too() -> None:
+    words = {name: {step.number: step.prose for step in walked(name)} for name in DEPARTURES}
+    assert "The encoder sees all" in words["paper"][6]
+    assert "encoder" not in words["decoder-only"][6].replace("decoder", "")
+    assert "max(0, ·), and down" in words["paper"][11]
+    assert "GELU, and down again" in words["deepnorm"][11]
+    assert "added next" not in words["deepnorm"][2]
+    rows = {name: next(step for step in walked(name) if step.number == 12).tables[0].rows for name in ("paper", "deepnorm")}
+    assert [rows[name][0][0] for name in rows] == ["embedding + position", "embedding"]
+
+
+def test_what_departs_in_training_is_said() -> None:
+    found = explained("paper")
+    settings = {"optimizer": "muon", "rdrop": 5.0, "factor": 2.0}
+    other = replace(found, bundle=replace(found.bundle, config=found.bundle.config.with_values(training=settings)))
+    words = {step.number: step.prose for step in walk(other, focus_on(other))}
+    assert ["R-Drop" in words[18], "2 times the rate" in words[19], "Muon" in words[20]] == [True] * 3
+    assert all(len(text.split()) <= 80 for text in words.values())
+
+
+def test_the_query_that_is_rotated_is_normed_first_where_the_model_does() -> None:
+    bundle = bundle_of("deepnorm")
+    config = bundle.config.with_values(model={"qk_norm": True})
+    normed = replace(bundle, config=config, model=build_model(config.model, seed=3).eval())
+    found = explain(normed, TEXT)
+    step = walk(found, focus_on(found))[2]
+    assert [row[0] for row in step.tables[0].rows] == ["query", "normed", "rotated"]
+    assert [check.difference < 1e-5 for check in step.checks] == [True]
 
 
 def test_parentheses_hold_together_what_a_power_is_of() -> None:

@@ -2,6 +2,7 @@
 
 ``_`` and ``^`` put what follows below and above, ``/`` makes a fraction, ``√`` a root, braces hold together what belongs together and
 are not shown, parentheses are as high as what is in them, quotation marks hold words: ``head = softmax({Q K^T}/√{d_k}) V``.
+A name of several letters stands a little apart from what it is multiplied with, and 1e-9 is written with a power of ten.
 """
 
 import re
@@ -23,14 +24,23 @@ def equation(text: str) -> str:
 
 def _row(tokens: Sequence[str], closing: str = "}") -> tuple[str, Sequence[str]]:
     """Parts up to a closing brace, to ``closing``, or to the end, and the tokens from there on."""
-    parts = []
+    parts: list[str] = []
+    before = ""
     while tokens and tokens[0] not in ("}", closing):
+        parts += ['<mspace width="0.2em"/>'] if _apart(before, tokens[0]) else []
+        before = tokens[0]
         part, tokens = _with_scripts(tokens)
         if tokens and tokens[0] == "/":
             below, tokens = _with_scripts(tokens[1:])
             part = f"<mfrac>{part}{below}</mfrac>"
         parts.append(part)
     return f"<mrow>{''.join(parts)}</mrow>", tokens
+
+
+def _apart(before: str, first: str) -> bool:
+    """Whether a name of several letters is multiplied with what is beside it; in front of a parenthesis it is a function."""
+    names = [len(each) > 1 and each.isalpha() for each in (before, first)]
+    return (names[0] and (first.isalnum() or first in "{√")) or (names[1] and (before.isalnum() or before in tuple("{(√")))
 
 
 def _with_scripts(tokens: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -64,6 +74,9 @@ def _atom(tokens: Sequence[str]) -> tuple[str, Sequence[str]]:
         part, rest = _atom(rest)
         return f"<msqrt>{part}</msqrt>", rest
     if first.startswith('"'):
-        return f"<mtext>{escaped(first[1:-1])}</mtext>", rest
+        return f"<mtext>{escaped(first[1:-1].replace(' ', chr(160)))}</mtext>", rest
+    number, power, exponent = first.partition("e") if first[0].isdigit() else ("", "", "")
+    if power:
+        return f"<mrow><mn>{number}</mn><mo>·</mo><msup><mn>10</mn><mn>{int(exponent)}</mn></msup></mrow>", rest
     kind = "mn" if first[0].isdigit() else "mi" if first[0].isalpha() else "mo"
     return f"<{kind}>{escaped(first)}</{kind}>", rest

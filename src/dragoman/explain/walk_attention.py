@@ -99,14 +99,15 @@ def mask(found: Explanation, focus: Focus, stack: str) -> Step:
     rows = tuple((piece, "yes" if may[place, j] else "no") for j, piece in enumerate(pieces))
     prose = (
         "The decoder must not see what it has yet to say: position i attends to itself and to what is before it. The scores of all others "
-        "become -∞ inside the softmax, so their weights are exactly 0 and their gradients too. The encoder sees all of its text."
+        "become -∞ inside the softmax, so their weights are exactly 0 and their gradients too."
+        + (" The encoder sees all of its text." if "encoder" in found.kinds else "")
         if causal
         else "This model reads in both directions: every token may attend to every other. Only padding is masked, and this "
         "sentence has none."
     )
     return Step(
         6, "The mask", "3.2.3", "", prose,
-        m.equation('scores_{i j} = {- ∞} "  for "  j > i'),
+        m.equation('scores_{i j} = {- ∞} " for " j ' + ("> i" if causal else '" that is padding"')),
         (Table(f"What position {place} may attend to", ("key", "may"), rows),),
         (Check("pairs of positions that may or may not", int(may.sum()), int(wanted.sum()), float((may != wanted).sum()), may.size),),
         lines_of(found.trace, "decoder.causal", name, f"{stack}.{focus.layer}.self.blocked"), name if name in found.trace else "",
@@ -177,7 +178,7 @@ def concatenation(found: Explanation, focus: Focus, stack: str) -> Step:
     at, place = f"{stack}.{focus.layer}.self", focus.source
     module = attention_of(found, stack, focus.layer, "self")
     joined, ours = found.trace.array(f"{at}.concatenated"), found.trace.array(f"{at}.projected")
-    h = module.n_heads
+    h, bias = module.n_heads, "" if module.w_concat.bias is None else " + b"
     matrix = again.exact(module.w_concat.weight.detach().cpu().numpy()).reshape(-1, module.n_heads, module.d_v)  # (D, H, V)
     parts = again.exact(joined[place]).reshape(module.n_heads, module.d_v)
     shares = [float(np.linalg.norm(matrix[:, head] @ parts[head])) for head in range(module.n_heads)]
@@ -186,7 +187,7 @@ def concatenation(found: Explanation, focus: Focus, stack: str) -> Step:
         9, "All heads together", "3.2.2", "",
         f"The outputs of the {module.n_heads} heads stand side by side, {module.n_heads} · {module.d_v} = {module.n_heads * module.d_v} "
         f"numbers, and one more matrix W^O mixes them into d_model = {module.d_model}. The length of a head's part says how much it adds.",
-        m.equation(f"MultiHead = Concat(head_1 , … , head_{h}) W^O , W^O ∈ ℝ^{{{h * module.d_v} × {module.d_model}}}"),
+        m.equation(f"MultiHead = Concat(head_1 , … , head_{h}) W^O{bias} , W^O ∈ ℝ^{{{h * module.d_v} × {module.d_model}}}"),
         (Table(f"Lengths for {quoted(found.source.pieces[place])}", ("", "‖head‖", "‖head · its part of W^O‖"), rows),),
         (Check.of("MultiHead of every token", ours, again_linear(module.w_concat, joined)),),
         lines_of(found.trace, f"{at}.concatenated", f"{at}.projected"), f"{at}.projected",

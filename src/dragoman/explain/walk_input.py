@@ -13,6 +13,7 @@ from dragoman.explain.answer import Explanation
 from dragoman.explain.attention import signed_png
 from dragoman.explain.record import Trace, recording, watched_call
 from dragoman.explain.steps import Check, Focus, Step, Table, first_numbers, lines_of, quoted
+from dragoman.explain.walk_layer import norm_again
 from dragoman.html import figure
 from dragoman.model.embedding import Embedding, LearnedPositions, PositionalEncoding, sinusoids
 
@@ -61,7 +62,8 @@ def embedding(found: Explanation, focus: Focus, stack: str) -> Step:
     scale = float(module.scale)
     d_model = ours.shape[-1]
     rows = (("the row of the matrix", *first_numbers(row)), (f"times {scale:.4f}", *first_numbers(ours[place])))
-    scaled = ", multiplied by √d_model so that it stands beside the positions that are added next"
+    rotary = found.bundle.config.model.positions == "rotary"
+    scaled = ", multiplied by √d_model" + ("" if rotary else " so that it stands beside the positions that are added next")
     if scale == 1:
         scaled = ", which this model, unlike the paper, does not multiply by √d_model"
     size = f"√{d_model}" if math.isclose(scale, math.sqrt(d_model)) else f"{scale:.4g}"
@@ -104,7 +106,7 @@ def positions(found: Explanation, focus: Focus, stack: str) -> Step:
             "Their wavelengths grow from 2π to nearly 10000 · 2π; a shift by k is the same rotation everywhere. "
             f"The token stands at position {place}, counted from 0."
         )
-        equation = _sinusoids(d_model)
+        equation = _sinusoids(d_model, concatenated=concatenated)
     rows = (
         ("embedding", *first_numbers(before)),
         ("PE", *first_numbers(added)),
@@ -122,9 +124,10 @@ def _strip(rows: Sequence[again.Numbers]) -> str:
     return figure(picture, "PE: a row for each position, a column for each number; blue above 0, orange below")
 
 
-def _sinusoids(d_model: int) -> str:
+def _sinusoids(d_model: int, *, concatenated: bool) -> str:
     angle = f"pos/10000^{{2 i ∕ {d_model}}}"
-    return m.equation(f"PE_{{pos , 2 i}} = sin({angle}) , PE_{{pos , 2 i + 1}} = cos({angle})")
+    even, odd = ("i", f"{d_model // 2} + i") if concatenated else ("2 i", "2 i + 1")
+    return m.equation(f"PE_{{pos , {even}}} = sin({angle}) , PE_{{pos , {odd}}} = cos({angle})")
 
 
 def _rotary(found: Explanation, focus: Focus, stack: str) -> Step:
@@ -132,6 +135,10 @@ def _rotary(found: Explanation, focus: Focus, stack: str) -> Step:
     name = f"{stack}.{focus.layer}.self.rotary.turned"
     queries, model = found.trace.array(f"{stack}.{focus.layer}.self.queries"), found.bundle.config.model  # (T, H·K)
     own = again.exact(queries[focus.source]).reshape(model.n_heads, -1)[focus.head]  # (K,)
+    rows = [("query", *first_numbers(own))]
+    if model.qk_norm:
+        own = norm_again(found.module(f"{stack}.layers.{focus.layer}.self_attn.query_norm"), own)
+        rows.append(("normed", *first_numbers(own)))
     ours = found.trace.array(f"{stack}.{focus.layer}.self.head_queries")[focus.head, focus.source]
     angles = [focus.source / model.rotary_base ** (2 * i / len(own)) for i in range(len(own) // 2)]
     turned = [
@@ -142,13 +149,15 @@ def _rotary(found: Explanation, focus: Focus, stack: str) -> Step:
             own[2 * i] * math.sin(angle) + own[2 * i + 1] * math.cos(angle),
         )
     ]
-    checks = () if model.qk_norm else (Check.of("the rotated query", ours, np.array(turned)),)
-    rows = (("query", *first_numbers(own)), ("rotated", *first_numbers(ours)))
+    rows.append(("rotated", *first_numbers(ours)))
     return Step(
         3, "Positions", "3.5", "",
         "This model departs from the paper: no position is added. In each head the pairs of numbers of queries and keys are rotated "
         "instead, by the angles of the paper's sinusoids, so that their product depends on the distance of two tokens.",
-        _sinusoids(len(own)),
+        m.equation(
+            "r_{2 i} = q_{2 i} cos θ_i - q_{2 i + 1} sin θ_i , r_{2 i + 1} = q_{2 i} sin θ_i + q_{2 i + 1} cos θ_i , "
+            f"θ_i = pos/{model.rotary_base:g}^{{2 i ∕ {len(own)}}}"
+        ),
         (Table.of_vectors(f"A query at position {focus.source}", ("",), rows),),
-        checks, lines_of(found.trace, name), name,
+        (Check.of("the rotated query", ours, np.array(turned)),), lines_of(found.trace, name), name,
     )  # fmt: skip

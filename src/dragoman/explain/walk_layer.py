@@ -1,5 +1,6 @@
 """The walk, steps 10 to 12: what stands around a sub-layer, the feed-forward network, and layer upon layer (Sections 3.1 and 3.3)."""
 
+import re
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +19,13 @@ _ORDERS = {
     "post": ("the norm follows the sum, as in the paper", "{norm}(x + Sublayer(x))"),
     "pre": ("the norm comes before the sub-layer, which is not the paper's order", "x + Sublayer({norm}(x))"),
     "deepnorm": ("the sum weighs its input by α, which is not the paper's", "{norm}(α x + Sublayer(x)) , α = {alpha:.4f}"),
+}
+_INSIDE = {
+    "relu": ("max(0, ·)", "max(0 , x W_1 + b_1)"),
+    "gelu": ("GELU", "GELU(x W_1 + b_1)"),
+    "gelu-tanh": ("GELU by tanh", "GELU(x W_1 + b_1)"),
+    "swish": ("swish", "swish(x W_1 + b_1)"),
+    "swiglu": ("twice, one times the swish of the other", "(swish(x W_g + b_g) ⊙ (x W_1 + b_1))"),
 }
 
 
@@ -94,13 +102,14 @@ def feed_forward(found: Explanation, focus: Focus, stack: str) -> Step:
     strongest = np.argsort(-np.abs(inner), kind="stable")[:5]
     active = int((inner > 0).sum())
     rows = (*((f"unit {unit}", float(inner[unit])) for unit in strongest), ("units above 0", active), ("units", inner.size))
-    inside = "max(0 , x W_1 + b_1)" if config.activation == "relu" else f"{config.activation}(x W_1 + b_1)"
-    note = "" if config.activation == "relu" else f" Here it is {config.activation}, which is not the paper's."
+    does, inside = _INSIDE[config.activation]
+    formula = f"{inside} W_2 + b_2" if config.feed_forward_bias else re.sub(r" \+ b_.", "", f"{inside} W_2")
+    note = "" if config.activation == "relu" else " The paper's is max(0, ·)."
     return Step(
         11, "The feed-forward network", "3.3", "2",
         f"Each position goes by itself, and all through the same network: from d_model = {ours.shape[-1]} up to d_ff = {inner.size} "
-        f"numbers, max(0, ·), and down again. {active} of the {inner.size} units are above 0 for this token.{note}",
-        m.equation(f"FFN(x) = {inside} W_2 + b_2 , W_1 ∈ ℝ^{{{ours.shape[-1]} × {inner.size}}}"),
+        f"numbers, {does}, and down again. {active} of the {inner.size} units are above 0 for this token.{note}",
+        m.equation(f"FFN(x) = {formula} , W_1 ∈ ℝ^{{{ours.shape[-1]} × {inner.size}}}"),
         (Table(f"The strongest units for {quoted(found.source.pieces[place])}", ("", "value"), rows),),
         (Check.of("inside, of this token", inner, hidden[place]), Check.of("the outputs of every token", ours, computed)),
         lines_of(found.trace, f"{at}.feed_forward.inner", f"{at}.feed_forward.output"), f"{at}.feed_forward.output",
@@ -143,7 +152,8 @@ def stack_of_layers(found: Explanation, focus: Focus, stack: str) -> Step:
     leaves = layer_output(found, stack, count - 1)
     end = found.trace.array(leaves)
     vectors.append(again.exact(end[place]))
-    names = ["embedding + position", *(f"after layer {layer + 1}" for layer in range(count))]
+    goes_in = "embedding" if found.bundle.config.model.positions == "rotary" else "embedding + position"
+    names = [goes_in, *(f"after layer {layer + 1}" for layer in range(count))]
     rows = tuple(
         (name, float(np.linalg.norm(vector)), _cosine(vector, vectors[max(number - 1, 0)]), _cosine(vector, vectors[0]))
         for number, (name, vector) in enumerate(zip(names, vectors, strict=True))

@@ -6,7 +6,6 @@ from typing import cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from dragoman.config import TrainingConfig
@@ -25,6 +24,11 @@ from dragoman.training.loss import output_loss, smoothed_cross_entropy, with_bia
 from dragoman.training.schedule import paper_rate, rate_of
 
 _TOP = 6
+_OPTIMIZERS = {
+    "adam": "",
+    "adamw": " This run had AdamW.",
+    "muon": " This run had Muon for matrices, AdamW for gains.",
+}
 
 
 def projection(found: Explanation, focus: Focus) -> Step:
@@ -46,7 +50,7 @@ def projection(found: Explanation, focus: Focus) -> Step:
         15, "The output matrix", "3.4", "",
         f"The last vector of the position is multiplied with every row of a matrix: {how}. So each of the {matrix.shape[0]:,} entries of "
         "the vocabulary gets a number, its logit: how well the vector points its way.",
-        m.equation(f"logits = x E^T , E ∈ ℝ^{{{matrix.shape[0]:,} × {matrix.shape[1]}}}"),
+        m.equation(f"logits = x E^T{'' if bias is None else ' + b'} , E ∈ ℝ^{{{matrix.shape[0]:,} × {matrix.shape[1]}}}"),
         (Table(f"The largest logits at position {place}", ("piece", "id", "logit"), rows),),
         (Check.of("all logits of the position", ours[place], computed),),
         lines_of(found.trace, "output.logits"), "output.logits",
@@ -135,7 +139,7 @@ def label_smoothing(found: Explanation, focus: Focus) -> Step:
         18, "Label smoothing and the loss", "5.4", "",
         f"In training the right token should get 1 - ε and a bit, every other ε/V, with ε = {epsilon:g}: the model learns to be a little "
         f"unsure. That costs perplexity and wins BLEU. Below is the loss of {whose}: {total / len(losses):.4f} a token, and it can never "
-        f"fall below {least:.4f}.",
+        f"fall below {least:.4f}.{' This run added R-Drop, not shown here.' if found.bundle.config.training.rdrop else ''}",
         m.equation(f"loss = - ∑ q log p , q = (1 - {epsilon:g}) gold + {epsilon:g}/{size:,}"),
         (Table(f"Of {'the reference' if found.reference else 'the translation'}", ("piece", "-log p", "smoothed loss"), rows),),
         tuple(checks), lines_of(trace, "loss.loss", "loss.smoothed"),
@@ -158,7 +162,8 @@ def learning_rate(found: Explanation, rates: Sequence[Point]) -> Step:
     own = rate_of(training, d_model=d_model)(step)
     steps = sorted({1, training.warmup_steps, step, max(step, training.warmup_steps) * 2})
     rows = tuple((f"{each:,}", paper_rate(each, d_model=d_model, warmup_steps=training.warmup_steps)) for each in steps)
-    departs = "" if training.schedule == "paper" else f" This run departs from it: {training.schedule}, which gives {own:.3g} at that step."
+    name = training.schedule if training.schedule != "paper" else "" if training.factor == 1 else f"{training.factor:g} times the rate"
+    departs = f" This run departs from it: {name}, which gives {own:.3g} at that step." if name else ""
     recorded = "step" in found.bundle.info
     when = f"This model is of step {step:,}." if recorded else "This model does not tell its step; 1 is taken."
     end = max([step * 2, training.warmup_steps * 2, *(int(each) for each, _ in rates)])
@@ -211,7 +216,7 @@ def regularisation(found: Explanation, focus: Focus, stack: str) -> Step:
         20, "Dropout, Adam, averaging", "5.3", "",
         "While training, each number of a sub-layer's output and of the embeddings' sums is dropped with probability P_drop (5.4). Adam "
         "divides each gradient by its own usual size (5.3): below, its first step for a gain of this model, on this sentence. At the end "
-        f"the paper averages the last checkpoints (6.1). {averaged}",
+        f"the paper averages the last checkpoints (6.1). {averaged}{_OPTIMIZERS[training.optimizer]}",
         m.equation(_adam(training)),
         (Table("What training did to this sentence, and would do", ("", ""), tuple(rows)),
          Table.of_vectors(
@@ -227,7 +232,7 @@ def _adam(training: TrainingConfig) -> str:
 
 
 def _gain_gradients(found: Explanation, training: TrainingConfig) -> tuple[again.Numbers, again.Numbers]:
-    """The gradient of the loss for the gain of the last norm, as PyTorch has it, and from the probabilities and the output matrix."""
+    """The gradient of the loss for the gain of the last norm, as training has it, and from the probabilities and the output matrix."""
     given, model = found.reference or found.target, found.bundle.model
     norm, matrix = _last_norm(model), model.output.weight.detach().cpu()
     weight = norm.weight.detach().cpu()
@@ -236,8 +241,8 @@ def _gain_gradients(found: Explanation, training: TrainingConfig) -> tuple[again
     with torch.inference_mode(False), torch.enable_grad():
         gain, hidden = weight.clone().requires_grad_(), torch.from_numpy(given.hidden.copy())
         directions = (hidden - bias) / weight.where(weight != 0, torch.ones_like(weight))  # what the gain multiplies
-        logits = F.linear(hidden + directions * (gain - weight), matrix, output_bias)
-        loss = smoothed_cross_entropy(logits, torch.tensor(given.side.ids), epsilon=training.label_smoothing)
+        states, rows = with_bias(hidden + directions * (gain - weight), matrix, output_bias)
+        loss = output_loss(states, rows, torch.tensor(given.side.ids), epsilon=training.label_smoothing).smoothed
         (gradient,) = torch.autograd.grad(loss, [gain])
     vocabulary = len(matrix)
     wanted = np.stack([again.smoothed(vocabulary, token, training.label_smoothing) for token in given.side.ids])  # (T, V)
