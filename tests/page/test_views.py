@@ -167,6 +167,8 @@ def test_an_equation_is_whole_on_a_projector(page: Any) -> None:
     show(page, "paper", "&step=3")
     page.wait_for_selector("#paper h2:has-text('3 Positions')")
     assert page.eval_on_selector("#paper [aria-label=Equation]", "(equation) => equation.scrollWidth <= equation.clientWidth")
+    weights = page.eval_on_selector_all("#paper figcaption", "(all) => all.map((each) => getComputedStyle(each).fontWeight)")
+    assert weights[:2] == ["400", "600"]  # below a picture, and above lines of code
     page.set_viewport_size({"width": 1280, "height": 720})
 
 

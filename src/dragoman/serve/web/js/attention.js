@@ -82,7 +82,7 @@ function matrixOf(weights, { queries, keys, row, own }) {
           id: `a-row-${at + 1}`, "aria-pressed": String(at + 1 === row), title: shown(query), onclick: () => go(at),
         }, shown(query)))),
       canvasOf("canvas", weights, keys.length, { role: "img", "aria-label": `${what}; the table has the numbers of a row`, onclick })),
-    h("figcaption.dim", `${what}. Choose a row by its token.`));
+    h("figcaption", `${what}. Choose a row by its token.`));
 }
 
 function linesFrom(weights, { queries, keys, row }) {
