@@ -179,3 +179,27 @@ def test_an_unknown_quantization_is_a_usage_error(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train([" ".join(WORDS[:12])], kind="whitespace", vocabulary_size=16)
     with pytest.raises(UsageError, match="quantization=int4: unknown; give float32 or int8"):
         export_model(make_bundle(tokenizer, tokenizer), tmp_path / "out", quantization="int4")
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        ({"encoder__num_heads": torch.ones(2)}, "encoder/num_heads is not one finite number"),
+        ({"decoder__scale_embeddings": torch.ones(2)}, "decoder/scale_embeddings is not one finite number"),
+        ({"encoder__num_heads": torch.tensor(float("nan"))}, "encoder/num_heads is not one finite number"),
+        ({"with_source_bos": torch.ones(2)}, "with_source_bos is not one finite number"),
+        ({"decoder__layer_0__self_attention__rotary_dim": torch.ones(2)}, "rotary_dim is not one finite number"),
+        ({"decoder__embeddings__weight_scale": torch.ones(3)}, "decoder/embeddings/weight has 16 rows and 3 scales"),
+        ({"decoder__position_encodings__encodings": torch.zeros(0, 16)}, "max_positions=0"),
+    ],
+)
+def test_numbers_that_are_none(folder: Path, new: dict[str, Tensor], said: str) -> None:
+    change(folder, **new)
+    assert said in fault(folder)
+
+
+@pytest.mark.parametrize("epsilon", ["x", [1], float("nan")])
+def test_an_epsilon_that_is_none(folder: Path, epsilon: object) -> None:
+    document = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(document | {"layer_norm_epsilon": epsilon}))
+    assert "is not a number that can be used" in fault(folder)

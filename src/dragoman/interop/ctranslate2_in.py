@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman.bundle import Bundle, assemble_bundle, empty_model, load_config, load_tokenizers
 from dragoman.config import Config
 from dragoman.errors import DragomanError, UsageError
-from dragoman.interop.ctranslate2_names import IGNORED, OLD_POSITIONS, Found, extras, settings_of, table
+from dragoman.interop.ctranslate2_names import IGNORED, NUMBERS, OLD_POSITIONS, Found, extras, settings_of, table
 from dragoman.interop.ctranslate2_vocabulary import Side, Vocabularies, read_vocabularies, sentencepiece_of, side_of
 from dragoman.interop.model_bin import ModelBin, read_model_bin
 from dragoman.interop.names import take
@@ -62,6 +62,9 @@ def read_folder(folder: Path) -> FolderRead:
         )
     problems: list[str] = []
     found = _named_as_today(stored)
+    numbers = {name: value for name, value in found.items() if name.rpartition("/")[2] in {*NUMBERS, *_MARKS}}
+    if wrong := [f"{name} is not one finite number" for name, value in numbers.items() if value.dim() or not value.isfinite()]:
+        _refuse(folder, wrong)
     document = _document(folder, problems)
     if (folder / OWN / "config.json").is_file():
         return _own(folder, stored, found)

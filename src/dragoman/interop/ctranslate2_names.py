@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config import ModelConfig
+from dragoman.interop.document import Document
 from dragoman.interop.names import Entry, Ignored
 from dragoman.model.embedding import sinusoids
 
@@ -31,6 +32,8 @@ _SIDE = (
     "multi_query_attention",
 )  # num_heads_kv tells the last
 _OFF = ("alibi", "scale_alibi", "start_from_zero_embedding")
+NUMBERS = {*_ATTENTION, *_SIDE, *_OFF, "multiply_by_sqrt_depth"}
+"""What is no weight: each one number."""
 
 
 class Sides(NamedTuple):
@@ -220,7 +223,7 @@ def settings_of(found: Mapping[str, Tensor], document: Mapping[str, Any], *, hea
     reader = _Settings(found, heads)
     norms = any(name.endswith("layer_norm/beta") for name in found)
     usual = 1e-5 if norms else 1e-6
-    epsilon, pre = document.get("layer_norm_epsilon"), bool(reader.both("pre_norm", 1))
+    given, pre = Document(document), bool(reader.both("pre_norm", 1))
     model: dict[str, Any] = {
         **reader.sizes(),
         **reader.attentions(),
@@ -228,14 +231,14 @@ def settings_of(found: Mapping[str, Tensor], document: Mapping[str, Any], *, hea
         "norm": "layer" if norms else "rms",
         "norm_place": "pre" if pre else "post",
         "final_norm": not pre and "decoder/layer_norm/gamma" in found,
-        "norm_epsilon": float(usual if epsilon is None else epsilon),
+        "norm_epsilon": given.number("layer_norm_epsilon", usual),
         "scale_embedding": reader.scaled(),
         "output_bias": "decoder/projection/bias" in found,
         "attention_bias": any(re.search(r"attention/linear_\d/bias$", name) for name in found),
         "feed_forward_bias": any("/ffn/linear_" in name and name.endswith("bias") for name in found),
         "qk_norm": any(name.endswith("/q_norm/gamma") for name in found),
     }
-    return Found(model, reader.halves, [*reader.problems, *reader.unknown()])
+    return Found(model, reader.halves, [*given.problems, *reader.problems, *reader.unknown()])
 
 
 class _Settings:

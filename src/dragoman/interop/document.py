@@ -1,6 +1,7 @@
 """A foreign config.json, read field by field: what is wrong or not supported is collected, so that all of it is said at once."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,15 +48,23 @@ class Document:
         """A whole number from 0, as used when not given; without a default it is required."""
         return self._of(key, int, default, "a whole number from 0", 0)
 
+    def token(self, key: str, default: int) -> int:
+        """The id of a token: the first where several are given."""
+        value = self.get(key)
+        return self._checked(key, value[0] if isinstance(value, list) and value else value, int, default, "the id of a token", 0)
+
     def number(self, key: str, default: float) -> float:
         """A number."""
         value = self.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self.problems.append(f"{key}={value!r} is not a number")
-            return default
-        return float(value)
+        try:
+            if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+                return float(value)
+        except OverflowError:
+            pass
+        self.problems.append(f"{key}={value!r:.40} is not a number that can be used")
+        return default
 
     def flag(self, key: str, default: bool) -> bool:
         """Whether something is so."""
@@ -82,7 +91,9 @@ class Document:
             self.problems.append(f"{key}={value!r} is not supported; supported is {' or '.join(map(repr, allowed))}")
 
     def _of(self, key: str, kind: type[_Kind], default: _Kind | None, what: str, instead: _Kind) -> _Kind:
-        value = self.get(key)
+        return self._checked(key, self.get(key), kind, default, what, instead)
+
+    def _checked(self, key: str, value: Any, kind: type[_Kind], default: _Kind | None, what: str, instead: _Kind) -> _Kind:
         if value is None and default is not None:
             return default
         if isinstance(value, kind) and not isinstance(value, bool) and not (isinstance(value, int) and value < 0):

@@ -79,6 +79,9 @@ def read_model_bin(path: Path) -> ModelBin:
     variables = dict(reader.variable(version) for _ in range(count))
     aliases = dict(reader.alias() for _ in range(reader.number("I", "the number of aliases"))) if version >= 3 else {}
     reader.require_end()
+    for name, scale in ((name, variables.get(f"{name}_scale")) for name in variables):
+        if scale is not None and scale.numel() != 1 and scale.numel() != len(variables[name]):
+            raise DragomanError(f"{path}: {name} has {len(variables[name])} rows and {scale.numel()} scales; the file is damaged")
     return ModelBin(kind, revision, variables, aliases)
 
 
@@ -145,6 +148,8 @@ class _Reader:
             raise DragomanError(
                 f"{self.path}: {name} has {size} bytes, which its shape {tuple(shape)} of {dtype} does not; the file is damaged"
             )
+        if not size:
+            return name, torch.empty(shape, dtype=dtype)
         values = np.frombuffer(self.take(size, name), np.uint8).copy()
         return name, torch.from_numpy(values).view(dtype).reshape(shape)
 
