@@ -17,6 +17,10 @@ _OF_ATTENTION = (
 """What means nothing to the models that the paper replaced."""
 
 
+_LARGEST_TABLE = 2**31
+"""Numbers of a table of positions, which is computed whatever a model's file holds."""
+
+
 class ModelConfig(Settings):
     """Section 3: the sizes and the named departures of a model."""
 
@@ -25,11 +29,13 @@ class ModelConfig(Settings):
         description="The paper's model of two sequences (3.1), or of one: a decoder that predicts what follows (decoder-only, as in GPT) "
         "or an encoder that fills in what is masked (encoder-only, as in BERT); or what it replaced, of recurrent or convolutional layers.",
     )
-    d_model: int = Field(512, gt=0, description="Width of every sub-layer's output and of the embeddings (3.1).")
-    d_ff: int = Field(2048, gt=0, description="Inner width of the feed-forward networks (3.3).")
-    n_heads: int = Field(8, gt=0, description="Attention heads h of each attention sub-layer (3.2.2).")
-    d_k: int | None = Field(None, gt=0, description="Width of a head's queries and keys; d_model / n_heads when not given (3.2.2).")
-    d_v: int | None = Field(None, gt=0, description="Width of a head's values; d_model / n_heads when not given (3.2.2).")
+    d_model: int = Field(512, gt=0, le=1_000_000, description="Width of every sub-layer's output and of the embeddings (3.1).")
+    d_ff: int = Field(2048, gt=0, le=10_000_000, description="Inner width of the feed-forward networks (3.3).")
+    n_heads: int = Field(8, gt=0, le=1_000_000, description="Attention heads h of each attention sub-layer (3.2.2).")
+    d_k: int | None = Field(
+        None, gt=0, le=1_000_000, description="Width of a head's queries and keys; d_model / n_heads when not given (3.2.2)."
+    )
+    d_v: int | None = Field(None, gt=0, le=1_000_000, description="Width of a head's values; d_model / n_heads when not given (3.2.2).")
     encoder_layers: int = Field(6, gt=0, le=1000, description="Layers N of the encoder (3.1).")
     decoder_layers: int = Field(6, gt=0, le=1000, description="Layers N of the decoder (3.1).")
     dropout: float = Field(
@@ -120,6 +126,11 @@ class ModelConfig(Settings):
             problems.append(f"n_heads={self.n_heads} does not divide by kv_heads={self.kv_heads}; change one")
         if not self.older and self.positions == "rotary" and self.key_width % 2:
             problems.append(f"heads of width d_k={self.key_width} cannot rotate in pairs; give an even d_k for positions='rotary'")
+        width = 0 if self.older or self.positions == "learned" else self.key_width if self.positions == "rotary" else self.d_model
+        if self.max_positions * width > _LARGEST_TABLE:
+            problems.append(
+                f"max_positions={self.max_positions} of {width} numbers each are a table of positions of more than 2^31 numbers; lower it"
+            )
         if self.tie == "all" and self.source_vocabulary != self.target_vocabulary:
             problems.append(
                 f"tie='all' needs one vocabulary, but source_vocabulary={self.source_vocabulary} and "
