@@ -14,6 +14,13 @@ IGNORED = (
     Ignored(r"(classifier|qa_outputs)\..*", "the head of another task"),
 )
 PREFIX = "bert."
+NAMES = {
+    "d_model": "hidden_size", "d_ff": "intermediate_size", "n_heads": "num_attention_heads", "encoder_layers": "num_hidden_layers",
+    "dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob", "norm_epsilon": "layer_norm_eps",
+    "token_types": "type_vocab_size", "max_positions": "max_position_embeddings", "source_vocabulary": "vocab_size",
+    "target_vocabulary": "vocab_size", "pad": "pad_token_id",
+}  # fmt: skip
+"""Our settings, and theirs, where a message is about a number of theirs."""
 _TRANSFORM = "cls.predictions.transform.dense.weight"
 
 
@@ -47,7 +54,7 @@ def read_settings(document: Document, names: Collection[str]) -> Settings:
         "output_bias": "cls.predictions.bias" in names or "cls.predictions.decoder.bias" in names,
         "initialization": "normal",
         "max_positions": document.whole("max_position_embeddings", 512),
-        "tie": "all" if document.flag("tie_word_embeddings", True) else "none",
+        "tie": "all" if document.flag("tie_word_embeddings", True) or not head else "none",
         "source_vocabulary": vocabulary,
         "target_vocabulary": vocabulary,
         "pad": document.whole("pad_token_id", 0),
@@ -122,4 +129,5 @@ def write_settings(config: Config, *, bos: int, eos: int) -> tuple[dict[str, Any
         "tie_word_embeddings": model.tie == "all",
         "pad_token_id": model.pad,
     }
-    return values, []
+    lost = "BERT's head for masked words has a layer that this model has not (model.output_transform): the folder is for embeddings alone"
+    return values, [] if model.output_transform else [lost]

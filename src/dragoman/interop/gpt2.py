@@ -8,8 +8,17 @@ from dragoman.interop.document import FOREIGN_ACTIVATIONS, Document
 from dragoman.interop.layout import Settings, head_misfits, misfits
 from dragoman.interop.names import Entry, Ignored, fused, linear, norm, same
 
-IGNORED = (Ignored(r"h\.\d+\.attn\.(masked_bias|bias)", "the causal mask, which is computed"),)
+IGNORED = (
+    Ignored(r"h\.\d+\.attn\.(masked_bias|bias)", "the causal mask, which is computed"),
+    Ignored(r"(score|classifier|qa_outputs|multiple_choice_head\.summary)\..*", "the head of another task"),
+)
 PREFIX = "transformer."
+NAMES = {
+    "d_model": "n_embd", "d_ff": "n_inner", "n_heads": "n_head", "decoder_layers": "n_layer", "dropout": "resid_pdrop",
+    "attention_dropout": "attn_pdrop", "norm_epsilon": "layer_norm_epsilon", "max_positions": "n_positions",
+    "source_vocabulary": "vocab_size", "target_vocabulary": "vocab_size", "pad": "pad_token_id",
+}  # fmt: skip
+"""Our settings, and theirs, where a message is about a number of theirs."""
 
 
 def read_settings(document: Document, names: Collection[str]) -> Settings:

@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman.bundle import Bundle, assemble_bundle, empty_model
 from dragoman.config import Config, ModelConfig, merge
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, UsageError
 from dragoman.files import new_folder
 from dragoman.interop import bert, gpt2, llama, marian, transformers
 from dragoman.interop.document import Document
@@ -86,6 +86,8 @@ def read_huggingface(folder: Path) -> Imported:
     if document.problems:
         raise DragomanError(f"{folder}/config.json: cannot import this model: {'; '.join(document.problems)}")
     source, target = read_tokenizers(folder, document)
+    if document.problems:
+        raise DragomanError(f"{folder}/config.json: cannot import this model: {'; '.join(document.problems)}")
     rows = settings.model["source_vocabulary"], settings.model["target_vocabulary"]
     problems = [
         f"the {side}tokenizer has {len(tokenizer)} entries but the embedding has {count} rows"
@@ -101,9 +103,12 @@ def read_huggingface(folder: Path) -> Imported:
         "joint_vocabulary": settings.model.get("tie", "all") == "all",
     }
     languages = ("", "") if single else _languages(folder)
-    data |= {"source": languages[0], "target": languages[1], "max_length": settings.model["max_positions"]}
+    data |= {"source": languages[0], "target": languages[1], "max_length": max(settings.model["max_positions"], 2)}
     changes = {"model": settings.model | {"pad": target.pad}, "data": data, "decoding": settings.decoding}
-    config = merge(Config().model_dump(), changes, place=f"{folder}/config.json")
+    try:
+        config = merge(Config().model_dump(), changes, place="its numbers")
+    except UsageError as error:
+        raise DragomanError(f"{folder}/config.json: cannot import this model: {_in_their_words(str(error), module.NAMES)}") from None
     model = empty_model(config)
     table = module.name_table(config.model)
     taken = take(table, weights, {name: tuple(weight.shape) for name, weight in model.named_parameters()}, ignored=module.IGNORED)
@@ -122,6 +127,12 @@ def read_huggingface(folder: Path) -> Imported:
     return Imported(bundle, str(document.get("model_type")), taken.ignored, notices, table, weights)
 
 
+def _in_their_words(problems: str, names: Mapping[str, str]) -> str:
+    """What is wrong with settings, each under the foreign name of the setting, and once."""
+    said = re.sub(r"\b(?:\w+\.)?(\w+)(?==)", lambda found: names.get(found[1], found[0]), problems.removeprefix("its numbers: "))
+    return "; ".join(dict.fromkeys(said.split("; ")))
+
+
 def _other_ends(named: object, tokenizer: Tokenizer) -> list[str]:
     """A notice where there are other end tokens than the one that ends a text here."""
     ends = named if isinstance(named, list) else [named]
@@ -132,7 +143,7 @@ def _other_ends(named: object, tokenizer: Tokenizer) -> list[str]:
 
 def _architecture(folder: Path, document: Document) -> ModuleType:
     kind = document.get("model_type")
-    if kind not in _ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         raise DragomanError(f"{folder}: model_type={kind!r} is not supported; supported are {', '.join(_ARCHITECTURES)}")
     return _ARCHITECTURES[kind]
 
@@ -162,7 +173,11 @@ def _wrong_positions(config: ModelConfig, weights: Mapping[str, Tensor], ignored
     problems = []
     for name in (name for name in ignored if name.endswith("embed_positions.weight")):
         table = weights[name].float()
-        if table.shape[1:] != (config.d_model,) or (table - sinusoids(len(table), config.d_model, concatenated=True)).abs().max() > 1e-4:
+        if (
+            not len(table)
+            or table.shape[1:] != (config.d_model,)
+            or (table - sinusoids(len(table), config.d_model, concatenated=True)).abs().max() > 1e-4
+        ):
             problems.append(f"weight {name} is not a table of the sinusoids that the model's code computes")
     return problems
 

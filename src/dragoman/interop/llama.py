@@ -10,6 +10,13 @@ from dragoman.interop.names import Entry, Ignored, linear, norm, same
 
 IGNORED = (Ignored(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "the frequencies of rotary positions, which are computed"),)
 PREFIX = "model."
+NAMES = {
+    "d_model": "hidden_size", "d_ff": "intermediate_size", "n_heads": "num_attention_heads", "kv_heads": "num_key_value_heads",
+    "d_k": "head_dim", "d_v": "head_dim", "decoder_layers": "num_hidden_layers", "norm_epsilon": "rms_norm_eps",
+    "rotary_base": "rope_theta", "max_positions": "max_position_embeddings", "source_vocabulary": "vocab_size",
+    "target_vocabulary": "vocab_size", "pad": "pad_token_id",
+}  # fmt: skip
+"""Our settings, and theirs, where a message is about a number of theirs."""
 
 
 def read_settings(document: Document, names: Collection[str]) -> Settings:
@@ -17,7 +24,9 @@ def read_settings(document: Document, names: Collection[str]) -> Settings:
     document.require("hidden_act", "silu", "swish", default="silu")
     width, heads, vocabulary = document.whole("hidden_size"), document.whole("num_attention_heads"), document.whole("vocab_size")
     key_width = document.whole("head_dim", width // max(heads, 1))
-    most, window = document.whole("max_position_embeddings", 2048), document.get("sliding_window")
+    mistral = document.get("model_type") == "mistral"
+    most = document.whole("max_position_embeddings", 131_072 if mistral else 2048)
+    window = document.values.get("sliding_window", 4096 if mistral else None)  # of Mistral null alone is none
     notices = []
     if isinstance(window, int) and 0 < window < most:
         notices.append(f"attention goes {window} positions back, so that is the longest sequence the model takes here, of {most} there")
@@ -54,6 +63,8 @@ def _rotary_base(document: Document) -> float:
     """The base of the rotary wavelengths; scaled ones are a problem that is named."""
     for key in ("rope_scaling", "rope_parameters"):
         given = document.get(key)
+        if given is not None and not isinstance(given, dict):
+            document.problems.append(f"{key}={given!r} is not supported; supported is an object of rope_type 'default'")
         if isinstance(given, dict):
             kind = given.get("rope_type", given.get("type", "default"))
             if kind != "default":

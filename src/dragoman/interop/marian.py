@@ -17,6 +17,12 @@ from dragoman.interop.names import Entry, Ignored, linear, norm, same
 
 IGNORED = (Ignored(r"model\.(encoder|decoder)\.embed_positions\.weight", "sinusoids, which are computed"),)
 PREFIX = ""
+NAMES = {
+    "d_ff": "encoder_ffn_dim", "n_heads": "encoder_attention_heads", "max_positions": "max_position_embeddings", "beam": "num_beams",
+    "alpha": "length_penalty", "source_vocabulary": "vocab_size", "target_vocabulary": "decoder_vocab_size", "pad": "pad_token_id",
+}  # fmt: skip
+"""Our settings, and theirs, where a message is about a number of theirs."""
+_NOT_CARRIED = {"forced_bos_token_id": None, "min_length": 0, "no_repeat_ngram_size": 0, "repetition_penalty": 1}
 EPSILON = 1e-5  # PyTorch's own, which these models have
 
 
@@ -31,7 +37,7 @@ def read_settings(document: Document, names: Collection[str]) -> Settings:
     for one, other in (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim")):
         if document.whole(one) != document.whole(other):
             document.problems.append(f"{one}={document.get(one)} and {other}={document.get(other)} differ, which is not supported")
-    document.require("normalize_before", pegasus, not pegasus and None, None, False)
+    document.require("normalize_before", *(True, False, None) if pegasus else (False, None))
     document.require("normalize_embedding", False, None)
     document.require("static_position_embeddings", True, None)
     model = {
@@ -61,13 +67,18 @@ def read_settings(document: Document, names: Collection[str]) -> Settings:
 def _search(document: Document) -> tuple[dict[str, Any], list[str]]:
     """Decoding settings of the folder's own search, and a notice where they mean another thing there."""
     beam, power = max(document.whole("num_beams", 1), 1), document.number("length_penalty", 1.0)
+    alpha = min(max(power, -10.0), 10.0)
     notices = []
     if beam > 1 and power:
         notices.append(
-            f"the model's own search divides a score by n^{power:g} for n tokens, Dragoman's by ((5 + n) / 6)^alpha with alpha {power:g}: "
+            f"the model's own search divides a score by n^{power:g} for n tokens, Dragoman's by ((5 + n) / 6)^alpha with alpha {alpha:g}: "
             "outputs of a beam may differ, greedy ones do not"
         )
-    return {"beam": beam, "alpha": min(max(power, -10.0), 10.0), "extra_length": 50}, notices
+    more = {name: value for name, usual in _NOT_CARRIED.items() if (value := document.get(name)) not in (None, usual)}
+    if more:
+        said = ", ".join(f"{name}={value}" for name, value in more.items())
+        notices.append(f"the model's own search also has {said}, which the search here does not get from the folder")
+    return {"beam": beam, "alpha": alpha, "extra_length": 50}, notices
 
 
 def name_table(config: ModelConfig) -> list[Entry]:

@@ -135,8 +135,8 @@ def compare(bundle: Bundle, theirs: Logits, *, against: str, steps: int = 8) -> 
         seen = samples.mask[..., None] if not both else torch.ones_like(mine[..., :1], dtype=torch.bool)
         difference = (mine - other).abs().masked_fill(~seen, 0.0).max().item()
         if isinstance(bundle.model, MaskedLanguageModel):
-            best = [(side.argmax(-1) == mine.argmax(-1)).logical_or(~samples.mask).all(1) for side in (other,)]
-            agree = int(best[0].sum()) if bundle.config.model.output_transform else None
+            best = (other.argmax(-1) == mine.argmax(-1)).logical_or(~samples.mask).all(1)  # (B,)
+            agree = int(best.sum()) if bundle.config.model.output_transform else None
         else:
             outputs = [_greedy(bundle, side, samples, steps) for side in (ours, theirs)]
             agree = sum(a == b for a, b in zip(*outputs, strict=True))
