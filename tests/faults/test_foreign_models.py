@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import foreign_models
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError
 from dragoman.interop.huggingface import find_folder, load_huggingface, read_huggingface
+from dragoman.interop.sentencepiece import _float, _length, _number, _text
 from dragoman.interop.weights import read_file, read_folder
 
 
@@ -68,7 +70,19 @@ def test_missing_extra_and_misshapen_weights_are_listed_at_once(tmp_path: Path) 
         ("gpt2", {"activation_function": "quick_gelu", "scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=True is not supported"),
         ("gpt2", {"n_embd": "16"}, "n_embd='16' is not a whole number"),
         ("gpt2", {"n_head": None}, "n_head is missing"),
-        ("gpt2", {"n_head": 3}, "d_model=16 does not divide by n_heads=3"),
+        ("gpt2", {"model_type": ["gpt2"]}, "model_type=['gpt2'] is not supported"),
+        ("gpt2", {"n_layer": 0}, "cannot import this model: n_layer=0: input should be greater than 0"),
+        ("gpt2", {"n_embd": 10**12}, "n_embd=1000000000000: input should be less than or equal to 1000000"),
+        ("gpt2", {"layer_norm_epsilon": 10**400}, "is not a number that can be used"),
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers=0: input should be greater than 0"),
+        ("bert", {"num_hidden_layers": 0}, "num_hidden_layers=0: input should be greater than 0"),
+        ("llama", {"rope_scaling": "linear"}, "rope_scaling='linear' is not supported"),
+        (
+            "llama",
+            {"max_position_embeddings": 1_000_000, "head_dim": 10_000},
+            "max_position_embeddings=1000000 of 10000 numbers each are a table of positions of more than 2^31 numbers",
+        ),
+        ("gpt2", {"n_head": 3}, "n_embd=16 does not divide by n_head=3"),
         (
             "bert",
             {"position_embedding_type": "relative_key"},
@@ -95,10 +109,66 @@ def test_marian_settings_that_differ_between_the_sides_are_named(tmp_path: Path)
     assert "normalize_embedding=True is not supported" in said
 
 
+@pytest.mark.parametrize("name", ["eos_token_id", "decoder_start_token_id", "pad_token_id"])
+def test_wrong_special_ids_of_marian_are_named(name: str, tmp_path: Path) -> None:
+    folder = foreign_models.marian(tmp_path / "model")
+    change_json(folder / "config.json", **{name: "x"})
+    assert f"{name}='x' is not" in refused(folder)
+    change_json(folder / "config.json", **{name: 9999})
+    assert "token has the id 9999, and the tokenizer's 65 entries are from 0" in refused(folder)
+
+
+def test_search_of_marian_that_is_not_carried_over_is_told(tmp_path: Path) -> None:
+    folder = foreign_models.marian(tmp_path / "model")
+    change_json(folder / "config.json", forced_bos_token_id=5, no_repeat_ngram_size=3, min_length=0, length_penalty=50, eos_token_id=[0, 7])
+    imported = read_huggingface(folder)
+    assert imported.bundle.target_tokenizer.eos == 0
+    assert imported.bundle.config.decoding.alpha == 10
+    assert "with alpha 10:" in imported.notices[0]
+    assert imported.notices[1].startswith("the model's own search also has forced_bos_token_id=5, no_repeat_ngram_size=3, which")
+
+
+def test_mistral_has_a_window_unless_it_is_null(tmp_path: Path) -> None:
+    """As there: a config.json that does not speak of it means 4096."""
+    folder = foreign_models.llama(tmp_path / "model", model_type="mistral")
+    change_json(folder / "config.json", max_position_embeddings=8192)
+    imported = read_huggingface(folder)
+    assert imported.bundle.config.model.max_positions == 4096
+    assert imported.notices == ["attention goes 4096 positions back, so that is the longest sequence the model takes here, of 8192 there"]
+    change_json(folder / "config.json", sliding_window=None)
+    assert read_huggingface(folder).bundle.config.model.max_positions == 8192
+
+
+def test_the_head_of_another_task_is_left_out_and_told(tmp_path: Path) -> None:
+    gpt2 = foreign_models.gpt2(tmp_path / "gpt2")
+    change_weights(gpt2, lambda weights: weights.update({"score.weight": torch.zeros(2, 16)}))
+    assert read_huggingface(gpt2).ignored["score.weight"] == "the head of another task"
+    bert = foreign_models.bert(tmp_path / "bert", head=False, tie_word_embeddings=False)
+    change_weights(bert, lambda weights: weights.update({"classifier.weight": torch.zeros(2, 16)}))
+    assert read_huggingface(bert).ignored == {"classifier.weight": "the head of another task"}
+
+
+def test_weights_that_are_no_numbers_or_have_no_values_or_are_there_twice(tmp_path: Path) -> None:
+    folder = foreign_models.gpt2(tmp_path / "model")
+    whole = load_file(folder / "model.safetensors")
+    change_weights(folder, lambda weights: weights["transformer.wte.weight"][100].fill_(float("nan")))  # of a token that no sample has
+    assert "weight wte.weight holds what is no number" in refused(folder)
+    (folder / "model.safetensors").unlink()
+    for odd in (whole["transformer.wte.weight"].to_sparse(), whole["transformer.wte.weight"].to("meta")):
+        torch.save(whole | {"transformer.wte.weight": odd}, folder / "pytorch_model.bin")
+        assert "transformer.wte.weight has no values, or not all of them" in refused(folder)
+    save_file(whole, folder / "1.safetensors")
+    save_file({"transformer.wte.weight": whole["transformer.wte.weight"] + 1}, folder / "2.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}))
+    assert "2.safetensors: transformer.wte.weight is in another file of the model too" in refused(folder)
+
+
 def test_stored_positions_are_not_trusted(tmp_path: Path) -> None:
     folder = foreign_models.marian(tmp_path / "model")
     table = "model.encoder.embed_positions.weight"
     change_weights(folder, lambda weights: weights.update({table: torch.zeros(32, 16)}))
+    assert f"weight {table} is not a table of the sinusoids" in refused(folder)
+    change_weights(folder, lambda weights: weights.update({table: torch.zeros(0, 16)}))
     assert f"weight {table} is not a table of the sinusoids" in refused(folder)
 
 
@@ -227,6 +297,65 @@ def test_a_gap_in_the_ids_is_named(tmp_path: Path) -> None:
     vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
     (folder / "vocab.json").write_text(json.dumps({**vocabulary, "<pad>": 99}), encoding="utf-8")
     assert "vocab.json: the ids of its" in refused(folder)
+
+
+def change_vocabulary(folder: Path, change: Callable[[dict[str, int]], object]) -> None:
+    document = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    change(document["model"]["vocab"])
+    (folder / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def test_an_id_far_beyond_the_others_costs_no_memory(tmp_path: Path) -> None:
+    folder = foreign_models.gpt2(tmp_path / "model")
+    change_vocabulary(folder, lambda entries: entries.update(far=4_000_000_000))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "has the id 270, 271, 272, 273, 274 …" in refused(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+def test_entries_of_one_id_and_a_vocabulary_without_entries(tmp_path: Path) -> None:
+    folder = foreign_models.gpt2(tmp_path / "model", rows=280)
+    change_vocabulary(folder, lambda entries: entries.update(twice=5))
+    assert "two of the tokenizer's entries have one id" in refused(folder)
+    empty = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    (folder / "tokenizer.json").write_text(json.dumps(empty))
+    assert "the tokenizer has no entries" in refused(folder)
+    words = {"type": "WordLevel", "vocab": {"x": 0, "<|endoftext|>": 1}, "unk_token": "<unk>"}
+    (folder / "tokenizer.json").write_text(json.dumps(empty | {"model": words}))
+    assert "the tokenizer's files are damaged (WordLevel error" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "values"),
+    [
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "a"}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"1": 3}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"1": {"special": True}}}),
+        ("added_tokens.json", {"a": "x", "b": 3}),
+    ],
+)
+def test_added_tokens_that_are_none(file: str, values: dict[str, Any], tmp_path: Path) -> None:
+    folder = foreign_models.gpt2(tmp_path / "model")
+    (folder / file).write_text(json.dumps(values))
+    assert f"{folder}/{file}: " in refused(folder)
+
+
+def test_sentence_pieces_that_are_damaged_or_of_another_kind(tmp_path: Path) -> None:
+    folder = foreign_models.marian(tmp_path / "marian")
+    piece = _length(1, _text(1, "a") + _float(2, -1.0))
+    for data in (
+        b"\x0a\x00",  # a piece without a text
+        piece + _length(3, _length(2, b"abc")),  # a character map that is none
+        piece + _length(3, _number(2, 7)),
+        _length(1, _text(1, "a") + _float(2, float("nan"))),
+        b"\x08" + b"\x80" * 100_000 + b"\x01",  # a number without an end
+    ):
+        (folder / "source.spm").write_bytes(data)
+        assert "damaged" in refused(folder)
+    folder = foreign_models.llama(tmp_path / "llama")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.model").write_bytes(foreign_models.sentence_pieces(foreign_models.LINES, 80))  # unigram
+    assert "tokenizer.model: not a SentencePiece model of byte pairs" in refused(folder)
 
 
 def test_a_folder_without_a_tokenizer_says_which_files_there_could_be(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from command_line import tiny_bundle
 from dragoman import bundle as bundles
 from dragoman.bundle import load_bundle
 from dragoman.cli import main
+from dragoman.data.tokenizer import Tokenizer
 from dragoman.interop import huggingface, transformers, verify
 from dragoman.interop.llama2c import read_llama2c
+from small_bundles import make_bundle
 from structure.sources import sources
 
 
@@ -107,11 +109,23 @@ def test_not_a_number_is_a_difference() -> None:
 def test_weights_that_are_no_numbers_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = foreign_models.gpt2(tmp_path / "gpt2")
     weights = load_file(folder / "model.safetensors")
-    weights["transformer.ln_f.weight"][3] = float("nan")
+    weights["transformer.ln_f.weight"][3] = float("inf")
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     said = failed(capsys, "import", folder, tmp_path / "model")
     assert said == "dragoman: the model computes logits that are no finite numbers, so its weights are damaged; use another copy of it\n"
     assert [path.name for path in tmp_path.iterdir()] == ["gpt2"]
+
+
+def test_a_bert_that_loses_its_words_in_the_export_is_told(tmp_path: Path) -> None:
+    """BERT has no head for masked words without a layer before the output matrix."""
+    encoder = {"positions": "learned", "scale_embedding": False, "embedding_norm": True, "output_bias": True, "activation": "gelu"}
+    shape = {"architecture": "encoder-only", "decoder_layers": 6, "tie": "all"}
+    tokenizer = Tokenizer.train(["a b c d"], kind="whitespace", vocabulary_size=0, mask=True)
+    lost = "the folder is for embeddings alone"
+    for transform in (False, True):
+        bundle = make_bundle(tokenizer, tokenizer, **shape, **encoder, output_transform=transform)
+        _, notices = huggingface.export_model(bundle, tmp_path / f"out{transform}")
+        assert any(lost in notice for notice in notices) is not transform
 
 
 @pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])

@@ -133,6 +133,7 @@ def _problems(entry: Entry, found: Mapping[str, Tensor], wanted: Shape) -> list[
     shapes = {name: tuple(weight.shape) for name, weight in found.items()}
     problems = [f"weight {name} has shape {shape}, not {wanted}" for name, shape in shapes.items() if shape != wanted]
     problems += [f"weight {name} is {each.dtype}, not floating point" for name, each in found.items() if not each.is_floating_point()]
+    problems += [f"weight {name} holds what is no number; use an undamaged copy" for name, each in found.items() if _is_broken(each)]
     if not problems:
         first, *copies = found
         problems = [
@@ -141,6 +142,10 @@ def _problems(entry: Entry, found: Mapping[str, Tensor], wanted: Shape) -> list[
             if not torch.equal(found[name], found[first])
         ]
     return problems
+
+
+def _is_broken(weight: Tensor) -> bool:
+    return weight.is_floating_point() and bool(weight.float().isnan().any())
 
 
 def _require_whole(table: Sequence[Entry], ours: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ fallback), 3 normalizer (2 character map, 3 dummy prefix, 4 no extra white space
 
 import base64
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from dragoman.errors import DragomanError, unreadable
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-_UNIGRAM, _BPE = 1, 2
+_UNIGRAM, BYTE_PAIRS = 1, 2
 _KINDS = {1: "unigram", 2: "BPE", 3: "words", 4: "characters"}
 
 
@@ -49,16 +50,21 @@ class SentencePiece:
             parts = list(_fields(data))
             trainer, normalizer = (dict(_fields(next((value for number, value in parts if number == wanted), b""))) for wanted in (2, 3))
             pieces = [_piece(value) for number, value in parts if number == 1]
+            charsmap = bytes(memoryview(normalizer.get(2, b"")))
+            if charsmap:
+                normalizers.Precompiled(charsmap)
         except OSError as error:
             raise DragomanError(unreadable(path, error, "cannot read the vocabulary")) from None
-        except (ValueError, IndexError, struct.error, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, struct.error, TypeError, AttributeError) as error:
             raise DragomanError(f"{path}: not a SentencePiece model, or damaged ({error}); use an undamaged copy") from None
+        except Exception as error:  # tokenizers raises bare Exception
+            raise DragomanError(f"{path}: a SentencePiece model whose character map is damaged ({error}); use an undamaged copy") from None
         if not pieces:
             raise DragomanError(f"{path}: not a SentencePiece model, or damaged (no pieces); use an undamaged copy")
         if not normalizer.get(5, 1):
             raise DragomanError(f"{path}: a SentencePiece model that keeps spaces (escape_whitespaces=false) is not supported")
         return cls(
-            pieces, trainer.get(3, _UNIGRAM), normalizer.get(2, b""), bool(trainer.get(35, 0)), bool(normalizer.get(3, 1)),
+            pieces, trainer.get(3, _UNIGRAM), charsmap, bool(trainer.get(35, 0)), bool(normalizer.get(3, 1)),
             bool(normalizer.get(4, 1)),
         )  # fmt: skip
 
@@ -134,7 +140,10 @@ def byte_pairs(pieces: Sequence[Piece], normalizer: normalizers.Normalizer) -> t
 
 def _piece(data: bytes) -> Piece:
     fields = dict(_fields(data))
-    return Piece(fields[1].decode(), struct.unpack("<f", fields.get(2, bytes(4)))[0], fields.get(3, NORMAL))
+    score = struct.unpack("<f", fields.get(2, bytes(4)))[0]
+    if not math.isfinite(score):
+        raise ValueError(f"the score {score}")
+    return Piece(fields[1].decode(), score, fields.get(3, NORMAL))
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -167,6 +176,8 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         place, shift = place + 1, shift + 7
         if byte < 0x80:
             return value, place
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
 
 
 def _encoded(value: int) -> bytes:

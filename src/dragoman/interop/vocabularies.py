@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,30 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.errors import DragomanError
 from dragoman.interop.document import Document
-from dragoman.interop.sentencepiece import SentencePiece, byte_pairs, unigram
+from dragoman.interop.sentencepiece import BYTE_PAIRS, SentencePiece, byte_pairs, unigram
 
 _TAG_MARKS = (">>", "<<")
 
 
 def read_tokenizers(folder: Path, document: Document) -> tuple[Tokenizer, Tokenizer]:
     """The source's and the target's tokenizer of a folder, one object when they are one; DragomanError for what cannot be used."""
+    try:
+        source, target = _read_both(folder, document)
+    except DragomanError:
+        raise
+    except Exception as error:  # tokenizers raises bare Exception
+        raise DragomanError(f"{folder}: the tokenizer's files are damaged ({error}); use an undamaged copy") from None
+    for tokenizer in (source, target):
+        for name, token in (("pad", tokenizer.pad), ("bos", tokenizer.bos), ("eos", tokenizer.eos), ("unk", tokenizer.unk)):
+            if type(token) is not int or not 0 <= token < len(tokenizer):
+                raise DragomanError(
+                    f"{folder}: the {name} token has the id {token!r}, and the tokenizer's {len(tokenizer)} entries are from 0; correct "
+                    "the ids in config.json"
+                )
+    return source, target
+
+
+def _read_both(folder: Path, document: Document) -> tuple[Tokenizer, Tokenizer]:
     kind = document.get("model_type")
     if kind in ("marian", "pegasus") and (folder / "source.spm").is_file():
         return _read_marian(folder, document)
@@ -96,20 +114,17 @@ def _special_tokens(folder: Path) -> dict[str, Any]:
 
 def _read_backend(folder: Path, document: Document, special: Mapping[str, Any]) -> tokenizers.Tokenizer:
     whole, kind = folder / "tokenizer.json", document.get("model_type")
-    try:
-        if whole.is_file():
-            return tokenizers.Tokenizer.from_file(str(whole))
-        if kind == "gpt2" and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            return _byte_level(folder, prefixed=bool(special.get("add_prefix_space", False)))
-        if kind == "bert" and (folder / "vocab.txt").is_file():
-            return _word_pieces(folder / "vocab.txt", special)
-        if kind in ("llama", "mistral") and (folder / "tokenizer.model").is_file():
-            model = SentencePiece.read(folder / "tokenizer.model")
-            return byte_pairs(model.pieces, model.normalizer())
-    except DragomanError:
-        raise
-    except Exception as error:  # tokenizers raises bare Exception
-        raise DragomanError(f"{folder}: the tokenizer's files are damaged ({error}); use an undamaged copy") from None
+    if whole.is_file():
+        return tokenizers.Tokenizer.from_file(str(whole))
+    if kind == "gpt2" and (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return _byte_level(folder, prefixed=bool(special.get("add_prefix_space", False)))
+    if kind == "bert" and (folder / "vocab.txt").is_file():
+        return _word_pieces(folder / "vocab.txt", special)
+    if kind in ("llama", "mistral") and (path := folder / "tokenizer.model").is_file():
+        model = SentencePiece.read(path)
+        if model.kind != BYTE_PAIRS:
+            raise DragomanError(f"{path}: not a SentencePiece model of byte pairs, which {kind} has; use the model's own")
+        return byte_pairs(model.pieces, model.normalizer())
     raise DragomanError(
         f"{folder}: no tokenizer: neither tokenizer.json, nor vocab.json, merges.txt (GPT-2), vocab.txt (BERT), tokenizer.model (Llama) "
         "or source.spm, target.spm, vocab.json (Marian); copy the whole folder of the model"
@@ -141,10 +156,17 @@ def _word_pieces(path: Path, special: Mapping[str, Any]) -> tokenizers.Tokenizer
 def _add_missing(folder: Path, backend: tokenizers.Tokenizer, special: Mapping[str, Any]) -> None:
     """Adds the tokens that the folder's other files name and tokenizer.json has not; DragomanError for an id that is not the next."""
     more: dict[int, tuple[str, bool]] = {}
-    if (folder / "added_tokens.json").is_file():
-        more |= {token: (text, False) for text, token in Document.read(folder / "added_tokens.json").values.items()}
+    if (path := folder / "added_tokens.json").is_file():
+        added = Document.read(path).values
+        if not all(type(token) is int for token in added.values()):
+            raise DragomanError(f"{path}: not tokens with their ids; use an undamaged copy")
+        more |= {token: (text, False) for text, token in added.items()}
     decoder = special.get("added_tokens_decoder")
     for token, entry in (decoder if isinstance(decoder, dict) else {}).items():
+        if not token.isdecimal() or not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            raise DragomanError(
+                f"{folder}/tokenizer_config.json: added_tokens_decoder has no token of the id {token}; use an undamaged copy"
+            )
         more[int(token)] = entry["content"], bool(entry.get("special"))
     for token, (text, is_special) in sorted(more.items()):
         if backend.token_to_id(text) is None:
@@ -158,8 +180,13 @@ def _add_missing(folder: Path, backend: tokenizers.Tokenizer, special: Mapping[s
 
 
 def _require_no_gaps(folder: Path, backend: tokenizers.Tokenizer) -> None:
-    ids = set(backend.get_vocab().values())
-    if missing := sorted(set(range(max(ids) + 1)) - ids):
+    vocabulary = backend.get_vocab()
+    ids = set(vocabulary.values())
+    if not ids or len(ids) < len(vocabulary):
+        what = "two of the tokenizer's entries have one id" if ids else "the tokenizer has no entries"
+        raise DragomanError(f"{folder}: {what}; use an undamaged copy")
+    missing = list(islice((token for token in range(max(ids)) if token not in ids), 6))  # the highest may be any number
+    if missing:
         shown = ", ".join(map(str, missing[:5]))
         raise DragomanError(
             f"{folder}: the tokenizer's ids have gaps: none of its {len(ids)} entries has the id {shown}{' …' if missing[5:] else ''}; "
@@ -179,7 +206,7 @@ def _read_marian(folder: Path, document: Document) -> tuple[Tokenizer, Tokenizer
             raise DragomanError(
                 f"{folder}: the vocabulary has no {special.get('unk_token', '<unk>')!r} for unknown words; use an undamaged copy"
             )
-        eos = document.whole("eos_token_id", 0)
+        eos = document.token("eos_token_id", 0)
         pad = document.whole("pad_token_id", ids.get("<pad>", len(ids) - 1))
         tags = {
             text[2:-2]: token

@@ -28,7 +28,10 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
         return read_file(found)
     weights: dict[str, Tensor] = {}
     for name in _files_of_index(found):
-        weights |= read_file(folder / name)
+        more = read_file(folder / name)
+        if twice := sorted(weights.keys() & more.keys()):
+            raise DragomanError(f"{folder / name}: {', '.join(twice[:3])} is in another file of the model too; use an undamaged copy")
+        weights |= more
     return weights
 
 
@@ -52,6 +55,8 @@ def read_file(path: Path) -> dict[str, Tensor]:
     state = next((loaded[name] for name in _NESTED if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping)), loaded)
     if not isinstance(state, Mapping) or not state or not all(isinstance(each, Tensor) for each in state.values()):
         raise DragomanError(f"{path}: no state dict in it, which is weights by name; save model.state_dict()")
+    if odd := [str(name) for name, each in state.items() if each.layout != torch.strided or each.device.type != "cpu"]:
+        raise DragomanError(f"{path}: {', '.join(odd[:3])} has no values, or not all of them (a sparse or meta tensor); save it dense")
     return dict(state)
 
 
