@@ -5,7 +5,7 @@ from typing import Any
 
 from dragoman.config import Config, ModelConfig
 from dragoman.interop.document import FOREIGN_ACTIVATIONS, Document
-from dragoman.interop.layout import Settings, head_misfits, misfits
+from dragoman.interop.layout import Settings, head_misfits, lost_dropouts, misfits
 from dragoman.interop.names import Entry, Ignored, linear, norm, same
 
 IGNORED = (
@@ -104,7 +104,6 @@ def find_misfits(config: ModelConfig) -> list[str]:
             "qk_norm": [False],
             "scale_embedding": [False],
             "embedding_norm": [True],
-            "activation_dropout": [0.0],
         },
     )
 
@@ -130,4 +129,4 @@ def write_settings(config: Config, *, bos: int, eos: int) -> tuple[dict[str, Any
         "pad_token_id": model.pad,
     }
     lost = "BERT's head for masked words has a layer that this model has not (model.output_transform): the folder is for embeddings alone"
-    return values, [] if model.output_transform else [lost]
+    return values, [*lost_dropouts(model, "activation_dropout"), *([] if model.output_transform else [lost])]

@@ -5,7 +5,7 @@ from typing import Any
 
 from dragoman.config import Config, ModelConfig
 from dragoman.interop.document import FOREIGN_ACTIVATIONS, Document
-from dragoman.interop.layout import Settings, head_misfits, misfits
+from dragoman.interop.layout import Settings, head_misfits, lost_dropouts, misfits
 from dragoman.interop.names import Entry, Ignored, fused, linear, norm, same
 
 IGNORED = (
@@ -77,7 +77,6 @@ def find_misfits(config: ModelConfig) -> list[str]:
             "qk_norm": [False],
             "scale_embedding": [False],
             "output_bias": [False],
-            "activation_dropout": [0.0],
         },
     )
 
@@ -104,4 +103,4 @@ def write_settings(config: Config, *, bos: int, eos: int) -> tuple[dict[str, Any
         "eos_token_id": eos,
         "pad_token_id": model.pad,
     }
-    return values, []
+    return values, lost_dropouts(model, "activation_dropout")

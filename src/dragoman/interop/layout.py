@@ -40,6 +40,11 @@ def misfits(config: ModelConfig, wanted: dict[str, Sequence[object]]) -> list[st
     ]
 
 
+def lost_dropouts(config: ModelConfig, *names: str) -> list[str]:
+    """A notice for each dropout of the model that a format has not: the model computes the same, and is trained on without it."""
+    return [f"model.{name}={value} is not in the folder: it matters in training only" for name in names if (value := getattr(config, name))]
+
+
 def head_misfits(config: ModelConfig) -> list[str]:
     """Heads of other widths or numbers than d_model / n_heads, which most formats cannot express."""
     return [

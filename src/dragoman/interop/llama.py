@@ -5,7 +5,7 @@ from typing import Any
 
 from dragoman.config import Config, ModelConfig
 from dragoman.interop.document import Document
-from dragoman.interop.layout import Settings, misfits
+from dragoman.interop.layout import Settings, lost_dropouts, misfits
 from dragoman.interop.names import Entry, Ignored, linear, norm, same
 
 IGNORED = (Ignored(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "the frequencies of rotary positions, which are computed"),)
@@ -107,8 +107,6 @@ def find_misfits(config: ModelConfig) -> list[str]:
             "qk_norm": [False],
             "scale_embedding": [False],
             "output_bias": [False],
-            "dropout": [0.0],
-            "activation_dropout": [0.0],
         },
     )
 
@@ -139,4 +137,4 @@ def write_settings(config: Config, *, bos: int, eos: int) -> tuple[dict[str, Any
         "eos_token_id": eos,
         "pad_token_id": model.pad,
     }
-    return values, []
+    return values, lost_dropouts(model, "dropout", "activation_dropout")
