@@ -75,6 +75,14 @@ def test_members_are_left_in_the_mode_they_had_and_the_shorter_limit_holds() -> 
     assert second.model.training
     assert not first.model.training
     assert len(translator.translate(["ona bek rem sova"])[0].tokens) <= 6
+    with pytest.raises(DragomanError, match="pair 2 has 7 tokens on its longer side and the model takes 6"):
+        translator.score(["ona", "bek"], ["ona", "ona bek rem ona bek rem"])
+
+
+def test_output_layers_of_unequal_size_are_refused() -> None:
+    first, padded = fx_rand(seed=2), fx_rand(seed=5, target_vocabulary=20)
+    with pytest.raises(DragomanError, match=r"padded: cannot work together with .*: its output layer has 20 rows, not 16"):
+        Translator(first, ensemble={"padded": padded})
 
 
 def test_another_vocabulary_is_refused_with_the_reason() -> None:

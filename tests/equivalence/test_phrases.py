@@ -326,6 +326,16 @@ def test_rules_and_phrases_do_not_depend_on_the_batch() -> None:
             ]
 
 
+@pytest.mark.parametrize("asked", [{"forbid": ("bek rem",)}, {"require": ("bek rem",)}])
+@pytest.mark.parametrize("prefix", ["", "ona kip"])
+def test_rows_of_the_model_without_an_entry_may_fill_empty_places_of_a_beam(asked: dict[str, tuple[str, ...]], prefix: str) -> None:
+    texts, settings = random_sentences(4), {"beam": 8, "n_best": 3, "options": SearchOptions(**asked)}
+    padded = Translator(fx_rand(target_vocabulary=25)).translate(texts, prefixes=[prefix] * 4, **settings)
+    for each in (each for one in padded for each in ranked(one)):
+        assert each.text.startswith(prefix)
+        assert stands_in("bek rem", each.text) == ("require" in asked)
+
+
 def test_lengths_relative_to_the_source() -> None:
     translator = Translator(fx_rand(seed=2))
     texts = random_sentences(20, seed=4)

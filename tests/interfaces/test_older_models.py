@@ -100,7 +100,7 @@ def test_models_of_all_kinds_work_together() -> None:
     first, *others = bundles.values()
     named = dict(zip(list(bundles)[1:], others, strict=True))
     scores = [score_texts(bundle, texts, texts, alpha=0.0, batch_tokens=500) for bundle in bundles.values()]
-    mean = score_texts(first, texts, texts, alpha=0.0, batch_tokens=500, ensemble=[bundle.encoder_decoder for bundle in others])
+    mean = score_texts(first, texts, texts, alpha=0.0, batch_tokens=500, ensemble=others)
     for place in range(len(texts)):
         probabilities = np.exp([score[place].token_scores for score in scores]).mean(0)
         assert mean[place].token_scores == pytest.approx(np.log(probabilities).tolist(), abs=1e-4)

@@ -47,7 +47,9 @@ def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:
 
 
 def check_ensemble(bundle: Bundle, name: str, other: Bundle, other_name: str) -> None:
-    """Raise DragomanError that says what differs unless both models share their vocabularies, entry for entry."""
+    """Raise DragomanError that says what differs unless both models share their vocabularies, entry for entry, and have as many rows for
+    the target's, which may be more than its entries.
+    """
     sides = (
         ("source", bundle.source_tokenizer, other.source_tokenizer),
         ("target", bundle.target_tokenizer, other.target_tokenizer),
@@ -58,6 +60,12 @@ def check_ensemble(bundle: Bundle, name: str, other: Bundle, other_name: str) ->
                 f"{other_name}: cannot work together with {name}: the {side} vocabulary is another ({_difference(ours, theirs)}); "
                 "use models trained with one vocabulary, as those of one corpus or of `train --from` are"
             )
+    rows, others = (each.config.model.target_vocabulary for each in (bundle, other))
+    if rows != others:
+        raise DragomanError(
+            f"{other_name}: cannot work together with {name}: its output layer has {others:,} rows, not {rows:,}; "
+            "use models with as many rows"
+        )
 
 
 def _difference(ours: Tokenizer, theirs: Tokenizer) -> str:

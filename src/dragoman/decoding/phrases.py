@@ -64,11 +64,16 @@ class Prefix(NamedTuple):
 
 
 class Spelling:
-    """How the texts of a target vocabulary are made of its pieces."""
+    """How the texts of a target vocabulary are made of its pieces.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    ``size`` is the number of rows of the model's target embedding: those beyond the tokenizer's entries have no text, but may stand in the
+    empty places of a beam.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, size: int = 0) -> None:
         self.tokenizer = tokenizer
         self.pieces = [tokenizer.piece(token) for token in range(len(tokenizer))]
+        self.pieces += [b""] * (size - len(self.pieces))
         self._sorted = sorted((piece, token) for token, piece in enumerate(self.pieces) if piece)
 
     def normal(self, text: str) -> str:

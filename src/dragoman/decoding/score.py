@@ -108,15 +108,15 @@ def score_texts(
     *,
     alpha: float,
     batch_tokens: int,
-    ensemble: Sequence[EncoderDecoder] = (),
+    ensemble: Sequence[Bundle] = (),
     first_line: int = 1,
     check: Check = lambda: None,
 ) -> list[Scored]:
-    """The score of each target as the translation of its source, in order; by the mean probability of the model and an ``ensemble``.
+    """The score of each target as the translation of its source, in order; by the mean probability of the models, ``ensemble`` included.
 
     Errors name a pair by its number, counted from ``first_line``. ``check`` is called before each batch, and may raise. Raises UsageError
     for an ``alpha`` beyond ±10 or a str as texts, and DragomanError when the counts differ, for a language tag that is missing or unknown
-    and for a pair with more tokens than the model takes: nothing is cut; or whose log-probability is no finite number.
+    and for a pair with more tokens than all models take: nothing is cut; or whose log-probability is no finite number.
     """
     check_alpha(alpha)
     sources, targets = as_texts(sources, "sources"), as_texts(targets, "targets")
@@ -128,7 +128,7 @@ def score_texts(
     source_ids = [source_tokenizer.as_source([*head, *ids]) for (head, _), ids in zip(heads, encoded, strict=True)]
     target_ids = [[*ids, target_tokenizer.eos] for ids in target_tokenizer.encode_batch(targets)]
     lengths = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
-    limit = longest_taken(bundle.config)
+    limit = min(longest_taken(each.config) for each in (bundle, *ensemble))
     for number, length in enumerate(lengths, start=first_line):
         if length > limit:
             raise DragomanError(f"pair {number} has {length} tokens on its longer side and the model takes {limit}; shorten the pair")
@@ -139,7 +139,7 @@ def score_texts(
         source, source_mask = pad_rows([source_ids[place] for place in batch], pad=source_tokenizer.pad, device=device)
         target, _ = pad_rows([target_ids[place] for place in batch], pad=target_tokenizer.pad, device=device)
         target_input = torch.cat((torch.full_like(target[:, :1], target_tokenizer.bos), target[:, :-1]), 1)  # (B, T)
-        by_model = [score_pairs(model, source, source_mask, target_input, target) for model in (bundle.encoder_decoder, *ensemble)]
+        by_model = [score_pairs(each.encoder_decoder, source, source_mask, target_input, target) for each in (bundle, *ensemble)]
         for place, row in zip(batch, mean_log_prob(by_model).tolist(), strict=True):
             ids = target_ids[place]
             total = sum(row[: len(ids)])

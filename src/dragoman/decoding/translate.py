@@ -200,7 +200,7 @@ class Translator:
         alpha = self.bundle.config.decoding.alpha if alpha is None else alpha
         with evaluation_mode([bundle.model for bundle in self.bundles]), torch.inference_mode():
             return score_texts(
-                self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self._models[1:], first_line=first_line,
+                self.bundle, sources, targets, alpha=alpha, batch_tokens=batch_tokens, ensemble=self.bundles[1:], first_line=first_line,
                 check=check,
             )  # fmt: skip
 
@@ -312,7 +312,7 @@ class Translator:
 
     @cached_property
     def _spelling(self) -> Spelling:
-        return Spelling(self.bundle.target_tokenizer)
+        return Spelling(self.bundle.target_tokenizer, self.bundle.config.model.target_vocabulary)
 
     def _check_phrases(self, options: SearchOptions) -> None:
         """Raise DragomanError that says where for a phrase that cannot be in any output; looked at once for the same options."""
