@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.decoding.beam import check_alpha
+from dragoman.decoding.options import check_drawing
 from dragoman.errors import UsageError, option
 
 MOST_CONTINUATIONS = 10_000
@@ -63,17 +64,12 @@ class GenerationOptions:
     def _check_drawing(self) -> None:
         if self.alpha is not None:
             raise UsageError(f"{option('alpha')}={self.alpha} is for beam search; give {option('beam')}, or leave {option('alpha')} out")
-        if self.temperature == 0:
-            for name in ("top_k", "top_p", "seed"):
-                if getattr(self, name) is not None:
-                    raise UsageError(
-                        f"{option(name)}={getattr(self, name)} with {option('temperature')}=0: nothing is drawn; leave one of the two out"
-                    )
-            if self.n > 1:
-                raise UsageError(
-                    f"{option('n')}={self.n} with {option('temperature')}=0: the most probable continuation is one; give "
-                    f"{option('beam')}, or a temperature"
-                )
+        check_drawing(self)
+        if self.temperature == 0 and self.n > 1:
+            raise UsageError(
+                f"{option('n')}={self.n} with {option('temperature')}=0: the most probable continuation is one; give "
+                f"{option('beam')}, or a temperature"
+            )
 
     def _check_beam(self, beam: int) -> None:
         for name in ("temperature", "top_k", "top_p", "seed"):

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dragoman.errors import UsageError, as_texts, counted, option
 
@@ -66,6 +66,7 @@ class SearchOptions:
                 raise UsageError(
                     f"{option(name)}={getattr(self, name)} is for sampling; ask for {option('sample')}, or leave {option(name)} out"
                 )
+        check_drawing(self)
         if self.diversity is not None and self.diverse_groups == 1:
             raise UsageError(
                 f"{option('diversity')}={self.diversity} is for groups of the beam; ask for 2 or more with {option('diverse_groups')}"
@@ -110,6 +111,15 @@ def _in_range(name: str, value: float | None, least: float, most: float = math.i
     if value is not None and not (least <= value <= most and math.isfinite(value)):
         bound = f"between {least} and {most}" if most < math.inf else f"{least} or more, and finite"
         raise UsageError(f"{option(name)}={value}: it must be {bound}")
+
+
+def check_drawing(options: Any) -> None:
+    """Raise UsageError for what says how to draw at a temperature of 0, where nothing is drawn."""
+    for name in ("top_k", "top_p", "seed"):
+        if options.temperature == 0 and getattr(options, name) is not None:
+            raise UsageError(
+                f"{option(name)}={getattr(options, name)} with {option('temperature')}=0: nothing is drawn; leave one of the two out"
+            )
 
 
 def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:
