@@ -154,7 +154,7 @@ def beam_search(
 
     source (B, S) ids; source_mask (B, S), True at tokens; ``max_lengths`` the most target tokens of each sentence, end token included.
     ``banned`` ids are never generated and ``rules`` take other continuations away, while scores stay the model's own. Fewer than ``n_best``
-    come back only where fewer exist; none for a sentence to which the rules leave no output.
+    come back only where fewer exist, or where ``choose`` leaves them out; none for a sentence to which the rules leave no output.
     Raises UsageError for an ``n_best`` that is not between 1 and ``beam``, an ``alpha`` beyond ±10 or a length below 1, and DragomanError
     for a sentence without any output of positive probability, whatever the rules.
     """
