@@ -5,6 +5,7 @@ import gc
 import html
 import json
 import os
+import shutil
 import threading
 import time
 from collections import Counter
@@ -157,6 +158,33 @@ def test_tags_stay_and_text_is_translated(text: str, expected: str) -> None:
     assert changed(text, str.upper) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a<b", "A<b"),
+        ("a <!-- b", "A <!-- b"),
+        ("<p>a</p><a href='b><p>c</p>", "<p>A</p><a href='b><p>c</p>"),
+        ("a <", "A &lt;"),
+        ("a &b", "A &amp;B"),
+        ("a<script>b", "A<script>b"),
+    ],
+)
+def test_markup_that_has_no_end_is_no_text(text: str, expected: str) -> None:
+    assert changed(text, str.upper) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<a " * 60_000, "<a b='" * 30_000, "<code>" + "<a>" * 28_000 + "</b>" * 28_000, "<code>" + "<a>" * 28_000 + "</a>" * 28_000],
+    ids=["tags without end", "quotes without end", "ends of nothing", "many inside each other"],
+)
+def test_broken_html_takes_no_square_of_its_length(text: str) -> None:
+    """The first took a quarter of an hour, in which the server could not even be stopped."""
+    began = time.process_time()
+    assert changed(text, str.upper) == text
+    assert time.process_time() - began < 10
+
+
 def test_a_translation_is_never_markup() -> None:
     assert changed("<p>a</p>", lambda _: "<img src=x onerror=y> & <") == "<p>&lt;img src=x onerror=y&gt; &amp; &lt;</p>"
 
@@ -256,6 +284,17 @@ def test_files_that_come_at_once_are_all_kept_and_none_is_forgotten_twice(monkey
         assert [each.path.read_bytes() for each in kept if each] == [b"%d" % number for number in range(8)]
         assert len(set(pool.map(put, range(400)))) == 400
     assert store.get(first[0]) is None
+    store.close()
+
+
+def test_files_go_on_when_the_system_has_cleared_its_temporary_ones_away() -> None:
+    store = Store()
+    first = store.put(b"1", name="a.txt", media_type="text/plain")
+    found = store.get(first)
+    assert found is not None
+    shutil.rmtree(found.path.parent)
+    assert store.get(first) is None
+    assert store.get(store.put(b"2", name="a.txt", media_type="text/plain")) is not None
     store.close()
 
 

@@ -7,6 +7,7 @@ text is written as that entity in its translation.
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from html.parser import HTMLParser
@@ -18,6 +19,7 @@ _UNTOUCHED = {"script", "style", "code", "template", "svg", "math"}
 _KEEP_LINES = {"pre", "textarea"}
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
+_MARKUP = re.compile(r"<[A-Za-z/!?]")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
@@ -91,19 +93,50 @@ def _runs(text: str) -> Iterator[tuple[str, bool, bool]]:
         start = stop
 
 
+class _Open:
+    """Elements that are open, each inside the one before; closing one takes as long as there are in it, and no time if it is not open."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._counts: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def add(self, name: str) -> None:
+        """One more, inside all others."""
+        self._names.append(name)
+        self._counts[name] += 1
+
+    def close(self, name: str) -> None:
+        """The innermost of this name, if there is one, and those inside it."""
+        last = ""
+        while self._counts[name] and last != name:
+            last = self._names.pop()
+            self._counts[last] -= 1
+
+
 class _Scanner(HTMLParser):
     """Where each piece of a document begins, and what it is: text to translate or not, in lines or not."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
         self.marks: list[tuple[int, bool, bool]] = []
-        self._closed: list[str] = []  # the element that is left alone, and the open ones inside it
-        self._lines: list[str] = []  # open elements whose line breaks count
+        self._closed = _Open()  # the element that is left alone, and those inside it
+        self._lines = _Open()  # elements whose line breaks count
         self._starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
         self.feed(text)
-        self.close()
+        self._end()
         if text and (not self.marks or self.marks[0][0]):
             self.marks.insert(0, (0, False, False))
+
+    def _end(self) -> None:
+        """What is left begins like markup and has no end: as in a browser, it is no text, unless it is a sign alone.
+
+        The parser's own `close` takes it for text, but after it has looked from every sign in it to the end again.
+        """
+        if self.rawdata:
+            self._mark(as_text=not _MARKUP.match(self.rawdata))
 
     def _mark(self, *, as_text: bool) -> None:
         line, column = self.getpos()
@@ -117,9 +150,9 @@ class _Scanner(HTMLParser):
         if tag in _VOID:
             return
         if self._closed or tag in _UNTOUCHED or _is_kept(attrs):
-            self._closed.append(tag)
+            self._closed.add(tag)
         if tag in _KEEP_LINES:
-            self._lines.append(tag)
+            self._lines.add(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """A tag that has no content."""
@@ -128,9 +161,8 @@ class _Scanner(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         """The end of an element, and of those inside it that were never closed."""
         self._mark(as_text=False)
-        for stack in (self._closed, self._lines):
-            if tag in stack:
-                del stack[len(stack) - 1 - stack[::-1].index(tag) :]
+        self._closed.close(tag)
+        self._lines.close(tag)
 
     def handle_data(self, data: str) -> None:
         """Text."""

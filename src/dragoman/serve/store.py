@@ -34,7 +34,7 @@ class Store:
         """Keeps a file, and returns its number: 128 random bits."""
         with self._lock:
             self._forget(room=1)
-            if self._folder is None:
+            if self._folder is None or not Path(self._folder.name).is_dir():  # systems clear away what has been temporary for days
                 self._folder = TemporaryDirectory(prefix="dragoman-files-", ignore_cleanup_errors=True)
             number = secrets.token_hex(16)
             path = Path(self._folder.name) / number
@@ -46,7 +46,8 @@ class Store:
         """The file of a number, if there is one still."""
         with self._lock:
             self._forget()
-            return self._files.get(number)
+            stored = self._files.get(number)
+            return stored if stored is not None and stored.path.is_file() else None
 
     def close(self) -> None:
         """Removes all files."""

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 MOST_TIMES, MOST_MORE = 2, 50
 """An output that is asked to have more tokens than so many times the source's and so many more ends there."""
 HTML_CHARACTERS = 200_000
-"""The longest text that is HTML: the parser takes the square of the length of some broken ones."""
+"""The longest text that is HTML: it is read as a whole, for seconds if each character is a piece of its own."""
 LENGTHS = r"^([1-9][0-9]{0,3}|[01](\.[0-9]{1,9})?x|2(\.0{1,9})?x)$"
 """How the longest output may be given: in tokens, or in times the source's."""
 
