@@ -1,6 +1,7 @@
 """``dragoman serve`` as LibreTranslate's clients see it: encodings, lines, languages, limits, and every error in one form."""
 
 import gzip
+import http.client
 import json
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from command_line import tiny_bundle
+from dragoman.decoding.alignment import Alignment
 from dragoman.serve import server as server_life
 from serving import Client, bundle_of, echoing
 
@@ -302,6 +304,44 @@ def test_forwarded_addresses_count_only_when_the_proxy_is_trusted(pair: Path) ->
             headers = {"Content-Type": "multipart/form-data; boundary=l", **forwarded}
             answer = client.ask("POST", "/translate_file?source=en&target=de", body=body, headers=headers)
             assert answer.json["translatedFileUrl"].startswith(start)
+
+
+@pytest.mark.parametrize("lines", [["{}, 9.9.9.9"], ["{}", "9.9.9.9"]], ids=["one line", "a line of its own"])
+def test_a_limit_is_not_passed_by_naming_an_address_before_the_proxys(pair: Path, lines: list[str]) -> None:
+    """nginx appends what it sees to the line of the client; HAProxy adds a line."""
+    with echoing(pair, trust_proxy=True, req_limit=2) as client:
+        statuses = []
+        for number in range(3):
+            connection = http.client.HTTPConnection(*client.place, timeout=30)
+            connection.putrequest("POST", "/translate?q=ona&source=en&target=de")
+            for line in lines:
+                connection.putheader("X-Forwarded-For", line.format(f"1.2.3.{number}"))
+            connection.putheader("Content-Length", "0")
+            connection.endheaders()
+            statuses.append(connection.getresponse().status)
+            connection.close()
+        assert statuses == [200, 200, 429]
+
+
+def test_each_route_is_counted_under_its_own_name(pair: Path) -> None:
+    with echoing(pair) as client:
+        for path in ("/openapi.json", "/spec", "/spec", "/download_file/0"):
+            client.get(path)
+        counted = client.get("/metrics").body.decode()
+    for route, status, many in (("/openapi.json", 200, 1), ("/spec", 200, 2), ("/download_file/{id}", 404, 1)):
+        assert f'dragoman_requests_total{{route="{route}",status="{status}"}} {many}\n' in counted
+
+
+def test_the_time_of_an_answer_holds_for_all_its_alignments(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> list[Alignment]:
+        time.sleep(0.4)
+        return [Alignment((), (), ())]
+
+    monkeypatch.setattr("dragoman.serve.native.align", slow)
+    with echoing(pair, timeout=1.0) as client:
+        asked = {"q": ["ona"] * 6, "alignment": True, **BASE}
+        assert client.post("/api/v1/translate", {**asked, "q": "ona"}).status == 200
+        assert client.post("/api/v1/translate", asked).status == 503
 
 
 def test_an_empty_number_is_none_in_a_form_of_a_page_and_wrong_elsewhere(server: Client) -> None:

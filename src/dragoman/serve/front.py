@@ -87,8 +87,9 @@ class _Exchange:
         finally:
             metrics.inflight -= 1
             seconds = time.perf_counter() - self.began
-            asked = self.path if self.path in self.front.methods else "other"  # which a request refused before its route has not reached
-            route = self.front.names.get(self.scope.get("endpoint"), asked)
+            route = self.front.names.get(self.scope.get("endpoint"), "other")
+            if self.path in self.front.methods:  # also where it was refused before its route, or has its endpoint with another
+                route = self.path
             metrics.answered(route, self.status, seconds)
             if self.service.settings.access_log and is_logged(route, self.status):
                 self.service.say(self._line(route, seconds))

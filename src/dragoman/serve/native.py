@@ -56,8 +56,12 @@ async def translate(request: Request) -> Response:
     request.state.sizes = {"texts": len(texts), "characters": sum(map(len, texts))}
     wish = wish_of(fields, service)
     with_alignment = flag(fields, "alignment", default=False)
-    done = await translate_texts(service, texts, wish, client=client)
-    found = [await document_of(service, each, client, with_alignment=with_alignment) for each in done]
+
+    async def documents() -> tuple[list[Translated], list[dict[str, Any]]]:
+        done = await translate_texts(service, texts, wish, client=client)
+        return done, [await document_of(service, each, client, with_alignment=with_alignment) for each in done]
+
+    done, found = await in_time(service.settings.timeout, "translated", documents())
     return with_warnings(as_json({"translations": found}), (warning for each in done for warning in each.warnings))
 
 
@@ -122,8 +126,7 @@ async def _alignments(service: Service, done: Translated, client: Client) -> lis
     texts = [line.source if len(line.outputs) == 1 else line.outputs[-2].translation.text for line in done.lines]
     translations = [line.translation for line in done.lines]
     bundle = hop.model.translator.bundle
-    work = service.engine.run(lambda check: align(bundle, [hop.tag + text for text in texts], translations), client=client.name)
-    return await in_time(service.settings.timeout, "aligned", work)
+    return await service.engine.run(lambda check: align(bundle, [hop.tag + text for text in texts], translations), client=client.name)
 
 
 def _record(translation: Translation) -> dict[str, Any]:

@@ -150,6 +150,11 @@ def _limit(key: Key | None, name: str, common: int) -> int:
 
 def address_of(request: Request, *, trust_proxy: bool) -> str:
     """The address that a request came from: of a trusted proxy, the one that it saw."""
-    if trust_proxy and (forwarded := request.headers.get("x-forwarded-for")):
-        return forwarded.rpartition(",")[2].strip()
+    if trust_proxy and (seen := forwarded(request, "for")):
+        return seen
     return request.client.host if request.client else ""
+
+
+def forwarded(request: Request, what: str) -> str:
+    """What the proxy before this server says in X-Forwarded-…: the last, for it adds its own behind a client's, or in a line of its own."""
+    return ",".join(request.headers.getlist(f"x-forwarded-{what}")).rpartition(",")[2].strip()

@@ -13,7 +13,7 @@ from dragoman.serve.models import Hop
 from dragoman.serve.parameters import file_of, language_of, read_fields
 from dragoman.serve.refusals import RefusalError, invalid
 from dragoman.serve.segments import Document, assembled, sentences_of
-from dragoman.serve.service import Client, Service
+from dragoman.serve.service import Client, Service, forwarded
 from dragoman.serve.store import translated_name
 from dragoman.serve.translating import Wish, check_pair, detected_in, in_time, translate_sentences, warnings_of
 
@@ -85,8 +85,7 @@ def base_url(request: Request, service: Service) -> str:
         return settings.public_url.rstrip("/")
     scheme, host = request.scope["scheme"], request.headers.get("host", "")
     if settings.trust_proxy:
-        scheme = request.headers.get("x-forwarded-proto", scheme).rpartition(",")[2].strip()
-        host = request.headers.get("x-forwarded-host", host).rpartition(",")[2].strip()
+        scheme, host = forwarded(request, "proto") or scheme, forwarded(request, "host") or host
     if scheme not in ("http", "https"):
         scheme = "http"
     return f"{scheme}://{host or f'{settings.host}:{settings.port}'}{settings.url_prefix}"
