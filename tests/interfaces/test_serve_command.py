@@ -22,6 +22,9 @@ from dragoman.bundle import mark_checkpoint
 from dragoman.cli import main
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.serve.front import is_logged
+from dragoman.serve.models import Models
+from dragoman.serve.server import serve
+from dragoman.serve.settings import ServeSettings
 from dragoman.serve.stops import Stops
 from serving import Client, bundle_of, echoing, serving
 
@@ -181,6 +184,22 @@ sys.exit(main(["serve", model, "--port", "0", "--device", "cpu"]))
     command = [sys.executable, "-c", program, str(int(number)), module, str(made)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "dragoman: stopped\n")
+
+
+def test_a_server_that_is_told_to_stop_does_not_wait_for_its_models(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def load(cls: type[Models], places: object, **_: object) -> Models:
+        os.kill(os.getpid(), signal.SIGTERM)
+        go_on.wait(30)
+        return Models([])
+
+    monkeypatch.setattr(Models, "load", classmethod(load))
+    began = time.monotonic()
+    with Stops() as stops:
+        serve([bundle_of(made, "en", "nl")], ServeSettings(port=0), say=print, stops=stops)
+    assert time.monotonic() - began < 10
+    go_on.set()
 
 
 def test_sighup_while_it_starts_is_nothing_and_one_signal_is_told_once() -> None:

@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.serve.answers import refused
 from dragoman.serve.app import application
 from dragoman.serve.keys import read_keys
-from dragoman.serve.places import find_models, is_awaited
+from dragoman.serve.places import Place, find_models, is_awaited
 from dragoman.serve.refusals import RefusalError
 from dragoman.serve.service import Service
 from dragoman.serve.settings import ServeSettings
@@ -79,7 +79,7 @@ def serve(
                 serving = asyncio.create_task(server.serve(sockets=[listener]))
                 try:
                     if not stops.asked:
-                        await service.load(places)
+                        await _load(service, places, unless=serving)
                         places.clear()  # or their vocabularies would stay when others are loaded
                     if not (stops.asked or service.ending):
                         if service.ready:
@@ -95,6 +95,16 @@ def serve(
 
         asyncio.run(live())
     _log.info("stopped")
+
+
+async def _load(service: Service, places: Sequence[Place], *, unless: "asyncio.Task[None]") -> None:
+    """Loads the models, but waits no longer once the server has ended, as when it is told to stop meanwhile."""
+    loading = asyncio.create_task(service.load(places))
+    await asyncio.wait((loading, unless), return_when=asyncio.FIRST_COMPLETED)
+    if loading.done():
+        loading.result()
+    else:
+        loading.cancel()
 
 
 @contextmanager
