@@ -521,6 +521,22 @@ def test_requests_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
         gate.enter("a", 3)
 
 
+def test_many_clients_at_once_are_not_gone_through_at_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr("dragoman.serve.keys._CLIENTS", 10)
+    gate, remade = Turnstile(), 0
+    for number in range(1000):
+        before = gate._free_at
+        gate.enter(f"{number}", 3)
+        remade += gate._free_at is not before
+    assert (remade, len(gate._free_at)) == (7, 1000)
+    now += 60
+    for number in range(1000):
+        gate.enter(f"later {number}", 3)
+    assert "0" not in gate._free_at
+
+
 def test_libretranslates_environment_is_read() -> None:
     found = from_environment({"LT_CHAR_LIMIT": "100", "LT_BATCH_LIMIT": "-1", "LT_API_KEYS": "true", "LT_PORT": "5001", "OTHER": "x",
                               "LT_SUGGESTIONS": "false", "LT_DISABLE_FILES_TRANSLATION": "true", "LT_REQ_LIMIT": ""})  # fmt: skip
