@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from command_line import environment
+from warm_command import import_everything
 
 SECONDS = 90.0
 """After which a job counts as hung."""
@@ -29,6 +30,7 @@ def on_ranks(size: int, folder: Path, work: Callable[[], int]) -> list[int]:
 
     What rank N writes to standard error is in FOLDER/rank-N.txt. A status below 0 is the signal that ended the process.
     """
+    import_everything()  # once, and not by each process
     port = str(free_port())
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(size):
@@ -61,14 +63,17 @@ def said(folder: Path, rank: int) -> list[str]:
     return (folder / f"rank-{rank}.txt").read_text("utf-8").splitlines()
 
 
-def torchrun(size: int, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """Run ``torchrun --nproc-per-node SIZE ARGUMENTS`` to its end."""
-    command: Sequence[str] = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)),
-        *("--master-addr", "127.0.0.1", "--master-port", str(free_port())),
-        *map(str, arguments),
-    ]
-    return subprocess.run(command, capture_output=True, timeout=SECONDS, env=environment())
+def torchrun(size: int, *arguments: str | Path, warm: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Run ``torchrun --nproc-per-node SIZE ARGUMENTS`` to its end; ``warm``, a `warm_command`, stands for Python in all processes.
+
+    Then ARGUMENTS are those of ``dragoman``, or begin with a program.
+    """
+    python: Sequence[str] = (sys.executable, "-m", "torch.distributed.run")
+    if warm:
+        (warm.parent / "torchrun.py").write_text("from torch.distributed.run import main\nmain()\n", encoding="utf-8")
+        python, arguments = (str(warm), str(warm.parent / "torchrun.py")), ("--no-python", warm, *arguments)
+    job = ("--nproc-per-node", str(size), "--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    return subprocess.run([*python, *job, *map(str, arguments)], capture_output=True, timeout=SECONDS, env=environment())
 
 
 def _start(rank: int, size: int, port: str, errors: Path, work: Callable[[], int]) -> int:

@@ -1,4 +1,4 @@
-"""``dragoman`` for many short calls: one process imports everything once and forks for each call. ``python warm_command.py SOCKET``.
+"""``dragoman`` for many short calls: the process of the tests imports everything once, and what answers a call is forked.
 
 A program of a test, PROGRAM.py with its arguments, is run in place of the command.
 """
@@ -8,18 +8,24 @@ import os
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 
+import torch
+
+from dragoman.cli import MODULE_OF, VERBS, main
+
 MODULES = ("training.run", "training.trainer", "training.report", "decoding.translate", "evaluation.evaluate")
 LATER = ("torch._dynamo", "sacrebleu", "numpy.random")
 """What those import when they are called: PyTorch's optimisers alone take longer to come than a training of a few steps."""
+JOB = ("RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")
+"""What the variables begin with by which torchrun tells a process its place."""
 CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
@@ -31,7 +37,8 @@ if more and "-" not in arguments[1]:  # one language: a model of one sequence ha
 arguments += more
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({address!r})
-socket.send_fds(connection, [json.dumps([os.getcwd(), arguments]).encode()], [0, 1, 2])
+job = {{name: value for name, value in os.environ.items() if name.startswith({job})}}
+socket.send_fds(connection, [json.dumps([os.getcwd(), arguments, job]).encode()], [0, 1, 2])
 sys.exit(connection.recv(1)[0])
 """
 
@@ -39,50 +46,57 @@ sys.exit(connection.recv(1)[0])
 @contextmanager
 def warm_command(script: Path, *, more: Sequence[str] = ()) -> Iterator[None]:
     """While the block runs, ``script`` does what ``dragoman`` does; ``train`` gets ``more`` arguments."""
-    with TemporaryDirectory() as folder:
+    import_everything()
+    with TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         address = str(Path(folder) / "socket")
         script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_text(CLIENT.format(python=sys.executable, more=list(more), address=address), encoding="utf-8")
+        script.write_text(CLIENT.format(python=sys.executable, job=JOB, more=list(more), address=address), encoding="utf-8")
         script.chmod(0o755)
-        with subprocess.Popen([sys.executable, __file__, address], stdout=subprocess.PIPE) as server:
+        listener.bind(address)
+        listener.listen()
+        tests = os.getpid()
+        server = os.fork()
+        if not server:
             try:
-                assert server.stdout is not None
-                assert server.stdout.readline() == b"ready\n"
-                yield
+                _serve(listener, tests)
             finally:
-                server.terminate()
+                os._exit(70)
+        try:
+            yield
+        finally:
+            os.kill(server, signal.SIGTERM)
+            os.waitpid(server, 0)
 
 
-def _serve(address: str) -> None:
-    from importlib import import_module
-
-    import torch
-
-    from dragoman.cli import MODULE_OF, VERBS
-
+def import_everything() -> None:
+    """What any verb imports sooner or later, so that a process that is forked has it."""
     for name in [*(f"cli.{MODULE_OF.get(verb, verb)}" for verb in VERBS), *MODULES]:
         import_module(f"dragoman.{name}")
     for name in LATER:
         import_module(name)
-    torch.set_num_threads(1)
+
+
+def _serve(listener: socket.socket, tests: int) -> None:
+    """Forks for each call, until it is told to end or the process of the tests has ended."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen()
-        print("ready", flush=True)
-        while True:
+    torch.set_num_threads(1)
+    listener.settimeout(1)
+    while os.getppid() == tests:
+        try:
             connection, _ = listener.accept()
-            call, streams, _, _ = socket.recv_fds(connection, 1 << 16, 3)
-            if os.fork() == 0:
-                _answer(connection, call, streams)
-            for stream in streams:
-                os.close(stream)
-            connection.close()
+        except TimeoutError:
+            continue
+        connection.setblocking(True)
+        call, streams, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+        if os.fork() == 0:
+            _answer(connection, call, streams)
+        for stream in streams:
+            os.close(stream)
+        connection.close()
 
 
 def _answer(connection: socket.socket, call: bytes, streams: Sequence[int]) -> None:
-    from dragoman.cli import main
-
     status = 70
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -91,7 +105,8 @@ def _answer(connection: socket.socket, call: bytes, streams: Sequence[int]) -> N
             os.close(stream)
         sys.stdin, sys.stdout, sys.stderr = (open(number, mode, encoding="utf-8") for number, mode in enumerate("rww"))  # noqa: SIM115
         Thread(target=_end_with, args=(connection,), daemon=True).start()
-        folder, arguments = json.loads(call)
+        folder, arguments, job = json.loads(call)
+        os.environ |= job
         os.chdir(folder)
         if arguments[0].endswith(".py"):
             sys.argv = arguments
@@ -120,7 +135,3 @@ def _end_with(connection: socket.socket) -> None:
     """A caller that is killed takes its command along, as it would be the command itself."""
     if not connection.recv(1):
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1])

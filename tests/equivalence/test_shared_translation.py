@@ -16,6 +16,7 @@ from dragoman.cli import main
 from dragoman.decoding.translate import Translator
 from rank_runs import on_ranks, said, torchrun
 from small_bundles import random_sentences
+from warm_command import warm_command
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 LINES = [*random_sentences(15, seed=1), "", *random_sentences(6, seed=2), "ona " * 70]
@@ -156,6 +157,7 @@ def test_what_cannot_be_shared_is_refused_once(model: Path, desk: Path) -> None:
 def test_torchrun_shares_a_file_and_writes_to_standard_output(model: Path, desk: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run(model) == 0
     one = capfdbinary.readouterr().out
-    done = torchrun(2, "-m", "dragoman", "translate", model, desk / "text", "--device", "cpu")
+    with warm_command(desk / "bin" / "warm"):
+        done = torchrun(2, "translate", model, desk / "text", "--device", "cpu", warm=desk / "bin" / "warm")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().splitlines() == one.decode().splitlines()

@@ -17,6 +17,7 @@ from dragoman.training import loss
 from dragoman.training.loss import Loss
 from rank_runs import on_ranks, said, torchrun
 from training_runs import TINY, Pair, checkpoints, final_weights, marked, records, toy_pairs, train, write_pairs
+from warm_command import warm_command
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
 KILLED = """\
@@ -175,7 +176,8 @@ def test_a_rank_that_dies_ends_the_job_and_the_last_checkpoint_is_whole(tmp_path
 def test_a_wrong_setting_is_said_once(tmp_path: Path) -> None:
     data = write_pairs(tmp_path / "train", numbered(5))
     words = ("train", "aa-bb", "--train", data, "--out", tmp_path / "run")
-    done = torchrun(2, "-m", "dragoman", *words, "--set", "training.batch_token=7")
+    with warm_command(tmp_path / "bin" / "warm"):
+        done = torchrun(2, *words, "--set", "training.batch_token=7", warm=tmp_path / "bin" / "warm")
     assert done.returncode != 0
     lines = [line for line in done.stderr.decode().splitlines() if "dragoman:" in line]
     assert lines == [line for line in lines if line.startswith("dragoman: ") and "batch_tokens" in line]
