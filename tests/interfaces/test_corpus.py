@@ -84,6 +84,11 @@ def test_dropped_pairs_are_counted_and_said(tmp_path: Path, tokenizer: Tokenizer
     ]
 
 
+def test_unknown_words_of_both_sides_are_counted_in_what_is_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    pairs = [("w1 who", "w2"), ("w1", "what w2 where when"), ("nobody", "")]
+    assert build(tmp_path / "train", pairs, tokenizer).unknown == 4
+
+
 def test_nothing_dropped_nothing_said(tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     build(tmp_path / "train", random_pairs(3), tokenizer)
     assert caplog.records == []
@@ -150,7 +155,17 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Tok
 
 @pytest.mark.parametrize(
     "damage",
-    ["missing folder", "missing file", "cut file", "odd bytes", "foreign types", "types of another form", "newer format", "no facts"],
+    [
+        "missing folder",
+        "missing file",
+        "cut file",
+        "odd bytes",
+        "foreign types",
+        "signed ids",
+        "types of another form",
+        "newer format",
+        "no facts",
+    ],
 )
 def test_a_damaged_corpus_is_named(tmp_path: Path, tokenizer: Tokenizer, damage: str) -> None:
     folder = tmp_path / "train"
@@ -166,6 +181,8 @@ def test_a_damaged_corpus_is_named(tmp_path: Path, tokenizer: Tokenizer, damage:
         (folder / "target.ids").write_bytes(ids[:-1])
     elif damage == "foreign types":
         (folder / "corpus.json").write_text(json.dumps(facts | {"types": dict.fromkeys(facts["types"], "O")}))
+    elif damage == "signed ids":  # as long as they are, so that only the type tells
+        (folder / "corpus.json").write_text(json.dumps(facts | {"types": facts["types"] | {"target.ids": "<i2"}}))
     elif damage == "newer format":
         (folder / "corpus.json").write_text(json.dumps(facts | {"format": 2}))
     elif damage == "types of another form":
