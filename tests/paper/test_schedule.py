@@ -81,6 +81,17 @@ def test_what_is_left_at_quarters_of_the_decay() -> None:
     assert constant_rate(9 * WARMUP, peak=PEAK, warmup_steps=WARMUP) == PEAK
 
 
+@pytest.mark.parametrize(("schedule", "rates"), [
+    ("linear", [0.004, 0.0032, 0.0024, 0.0016, 0.0008]), ("cosine", [0.004, 0.0035313708, 0.0024, 0.0012686292, 0.0008]),
+])  # fmt: skip
+def test_a_decay_ends_at_the_rate_that_is_the_least(schedule: str, rates: list[float]) -> None:
+    """At quarters of the decay; a step beyond the last has the last one's rate."""
+    chosen = {"schedule": schedule, "learning_rate": PEAK, "minimum_rate": 0.0008, "warmup_steps": WARMUP, "max_steps": LAST}
+    rate = rate_of(Config().with_values(training=chosen).training, d_model=512)
+    assert [rate(step) for step in (50, 150, 250, 350, 450, 451)] == pytest.approx([*rates, 0.0008], rel=1e-7)
+    assert rate(5) == pytest.approx(0.0004)  # the warm-up is from 0 all the same
+
+
 @pytest.mark.parametrize("schedule", ["paper", "inverse-sqrt", "cosine", "linear", "constant"])
 def test_no_step_has_a_negative_or_endless_rate(schedule: str) -> None:
     """Also where the run is shorter than its warm-up, or goes on beyond max_steps."""

@@ -55,7 +55,7 @@ def test_without_decay_adamw_is_adam() -> None:
     for name in ("adam", "adamw"):
         module = nn.Linear(3, 4)
         nn.init.ones_(module.weight)
-        optimizer = build_optimizer(module, settings(optimizer=name, adam_beta1=0.8))
+        optimizer = build_optimizer(module, settings(optimizer=name, adam_beta1=0.8, adam_epsilon=0.5))
         set_rate(optimizer, 0.1)
         for seed in range(5):
             module.weight.grad = random_numbers(4, 3, seed=seed)
@@ -231,7 +231,29 @@ def test_an_update_with_r_drop_runs_the_batch_twice_and_an_evaluation_once(tmp_p
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     trainer.model.eval()
     once = F.cross_entropy(logits(), gold, label_smoothing=0.1, reduction="sum")
-    torch.testing.assert_close(trainer._loss(batch, epsilon=0.1).smoothed, once)
+    passed = []
+    with trainer.model.decoder.register_forward_pre_hook(lambda *_: passed.append(1)):
+        torch.testing.assert_close(trainer._loss(batch, epsilon=0.1).smoothed, once)
+    assert len(passed) == 1  # a second would be the same without dropout, and take as long
+
+
+def test_an_evaluation_takes_the_product_of_the_output_in_float32(tmp_path: Path) -> None:
+    """Whatever the training's products are in: a loss that models are compared by is not rounded to eight bits."""
+    trainer = make_trainer(tmp_path, toy_pairs(6), precision="bf16")
+    batch = batch_of(trainer.corpus, torch.arange(6).numpy(), trainer.bundle.target_tokenizer)
+    gold, matrix = batch.target_output[batch.target_mask], trainer.model.output.weight
+    trainer.model.eval()
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            memory = trainer.model.encode(batch.source, batch.source_mask)
+            hidden = trainer.model.decode(batch.target_input, memory, batch.source_mask)[batch.target_mask]
+        exact, rounded = (
+            F.cross_entropy(hidden.to(dtype).float() @ matrix.to(dtype).float().T, gold, label_smoothing=0.1, reduction="sum")
+            for dtype in (torch.float32, torch.bfloat16)
+        )
+        found = trainer._loss(batch, epsilon=0.1).smoothed
+    assert abs(rounded - exact) > 1e-3
+    torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
 
 
 # Moving average
