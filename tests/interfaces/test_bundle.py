@@ -179,6 +179,23 @@ def test_what_is_written_is_synced_through_handles_that_may_write(tmp_path: Path
     assert names(tmp_path) == contents
 
 
+def test_a_file_is_synced_before_it_takes_the_name_of_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or after a power cut the name may hold neither the old content nor the new."""
+    synced: set[int] = set()
+    replace = Path.replace
+
+    def replace_synced(beside: Path, path: Path) -> Path:
+        assert beside.stat().st_ino in synced
+        assert tmp_path.stat().st_ino not in synced  # the folder, with the new name in it, comes after
+        return replace(beside, path)
+
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(os.fstat(handle).st_ino))
+    monkeypatch.setattr(Path, "replace", replace_synced)
+    files.write_file(tmp_path / "best", "step-000001\n")
+    assert (tmp_path / "best").read_text() == "step-000001\n"
+    assert tmp_path.stat().st_ino in synced
+
+
 # Weights
 
 

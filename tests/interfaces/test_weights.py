@@ -81,6 +81,13 @@ def test_every_pair_is_drawn_its_weight_rounded_up_or_down(parts: list[tuple[int
         assert abs(sum(counts) - weight * len(counts)) <= 1 + 1e-9
 
 
+def test_an_epoch_to_which_no_pair_falls_has_one_and_each_time_another() -> None:
+    """A quarter of three pairs is none at all in some epochs, and an epoch without a pair would never end."""
+    drawn = [draw_pairs([3], [0.25], seed=1, epoch=epoch) for epoch in range(12)]
+    assert [None if pairs is None else len(pairs) for pairs in drawn] == [1] * 12
+    assert [pairs.tolist() for pairs in drawn[::4] if pairs is not None] == [[0], [1], [2]]
+
+
 @pytest.mark.parametrize(("size", "weight"), [(1, 0.5), (1, 1.5), (2, 1.25), (7, 0.01), (15, 2.5), (101, 0.005)])
 def test_over_the_epochs_no_share_is_rounded_away(size: int, weight: float) -> None:
     epochs = 400
