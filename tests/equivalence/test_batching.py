@@ -137,3 +137,11 @@ def test_a_million_pairs_are_planned_in_seconds(tmp_path: Path) -> None:
     batches = plan_batches(source, target, batch_tokens=25_000, seed=0, epoch=0)
     assert time.process_time() - start < 5
     assert sum(map(len, batches)) == 1_000_000
+
+
+def test_neighbours_are_alike_also_where_the_longer_side_grows() -> None:
+    """From the pair whose target is much the longer to that whose source is, and back again with the next length."""
+    pairs = [(4, 1), (3, 3), (1, 3), (4, 4), (3, 1), (1, 4), (5, 5), (1, 5)]
+    source, target = np.array(pairs).T
+    (order,) = ordered_batches(source, target, batch_tokens=100)
+    assert [pairs[place] for place in order] == [(1, 3), (3, 3), (3, 1), (4, 1), (4, 4), (1, 4), (1, 5), (5, 5)]

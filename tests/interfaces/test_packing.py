@@ -204,6 +204,13 @@ def test_an_encoder_sees_every_token_between_start_and_end(characters: Tokenizer
         assert not set(batch.target_output[batch.target_mask].tolist()) & characters.textless
 
 
+def test_of_a_text_of_few_tokens_one_is_predicted_all_the_same() -> None:
+    masking = Masking(0.15, 4, np.array([5, 6]), 0)
+    assert masking.count(np.array([0, 1, 2, 3, 4, 9, 11, 100])).tolist() == [0, 1, 1, 1, 1, 1, 2, 15]
+    chosen, _ = masking.apply(np.array([5, 6]), np.array([True, True]), epoch=0, index=0)
+    assert chosen.sum() == 1
+
+
 def test_of_the_tokens_15_percent_are_chosen_and_of_those_80_10_10(characters: Tokenizer, tmp_path: Path) -> None:
     corpus = masked(corpus_of(tmp_path, characters, words(1000)), characters).in_blocks(
         size=102, masking=Masking.of(characters, probability=0.15, seed=3)

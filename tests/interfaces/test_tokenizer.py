@@ -5,6 +5,7 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -88,6 +89,19 @@ def test_whitespace_vocabulary_goes_by_frequency_then_text() -> None:
     assert [tokenizer.token(id) for id in range(len(tokenizer))] == [*SPECIAL_TOKENS, "b", "c", "a"]
     assert tokenizer.encode("a d b") == [6, tokenizer.unk, 4]
     assert tokenizer.decode(tokenizer.encode("a d b")) == "a <unk> b"
+
+
+def test_only_pairs_that_come_twice_are_merged() -> None:
+    tokenizer = Tokenizer.train(["zq zq", "xy"], kind="bpe", vocabulary_size=300)
+    assert [len(tokenizer.encode(word)) for word in ("zq", "xy")] == [1, 3]  # the space before it is the third
+
+
+@pytest.mark.parametrize(("kind", "gap"), [("whitespace", " "), ("characters", "")])
+def test_what_is_as_frequent_stands_in_the_order_of_its_letters(kind: Literal["whitespace", "characters"], gap: str) -> None:
+    """So that the vocabulary is of the text, and not of the order of its lines."""
+    for line in ("cbab", "bcba"):
+        tokenizer = Tokenizer.train([gap.join(line)], kind=kind, vocabulary_size=0)
+        assert tokenizer.encode(gap.join("bac")) == [4, 5, 6]
 
 
 def test_the_joiner_joins() -> None:
