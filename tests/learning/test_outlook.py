@@ -88,3 +88,10 @@ def test_an_evaluation_that_was_owed_is_no_part_of_the_speed(tmp_path: Path, mon
     monkeypatch.setattr(trainer, "_judged", judged)
     assert trainer.train() == "interrupted"
     assert trainer.outlook.seconds_left(Progress(step=1, seconds=1000.5)) == (trainer.settings.max_steps - 1) * 0.5
+
+
+def test_the_time_before_a_run_was_resumed_counts_towards_its_minutes(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, toy_pairs(4), max_minutes=10.0)
+    trainer.progress.seconds = 599.999
+    assert trainer.train() == "max_minutes"
+    assert trainer.progress.step == 1
