@@ -74,6 +74,7 @@ def test_missing_extra_and_misshapen_weights_are_listed_at_once(tmp_path: Path) 
         ("gpt2", {"n_layer": 0}, "cannot import this model: n_layer=0: input should be greater than 0"),
         ("gpt2", {"n_embd": 10**12}, "n_embd=1000000000000: input should be less than or equal to 1000000"),
         ("gpt2", {"layer_norm_epsilon": 10**400}, "is not a number that can be used"),
+        ("marian", {"d_model": 10**12}, "d_model=1000000000000: input should be less than or equal to 1000000"),
         ("llama", {"num_hidden_layers": 0}, "num_hidden_layers=0: input should be greater than 0"),
         ("bert", {"num_hidden_layers": 0}, "num_hidden_layers=0: input should be greater than 0"),
         ("llama", {"rope_scaling": "linear"}, "rope_scaling='linear' is not supported"),

@@ -179,7 +179,7 @@ def test_markup_that_has_no_end_is_no_text(text: str, expected: str) -> None:
     ids=["tags without end", "quotes without end", "ends of nothing", "many inside each other"],
 )
 def test_broken_html_takes_no_square_of_its_length(text: str) -> None:
-    """The first took a quarter of an hour, in which the server could not even be stopped."""
+    """Of the first, 6,666 took ten seconds, and more of them the square of that."""
     began = time.process_time()
     assert changed(text, str.upper) == text
     assert time.process_time() - began < 10

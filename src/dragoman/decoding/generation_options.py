@@ -64,7 +64,7 @@ class GenerationOptions:
     def _check_drawing(self) -> None:
         if self.alpha is not None:
             raise UsageError(f"{option('alpha')}={self.alpha} is for beam search; give {option('beam')}, or leave {option('alpha')} out")
-        check_drawing(self)
+        check_drawing(self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
         if self.temperature == 0 and self.n > 1:
             raise UsageError(
                 f"{option('n')}={self.n} with {option('temperature')}=0: the most probable continuation is one; give "

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dragoman.errors import UsageError, as_texts, counted, option
 
@@ -66,7 +66,7 @@ class SearchOptions:
                 raise UsageError(
                     f"{option(name)}={getattr(self, name)} is for sampling; ask for {option('sample')}, or leave {option(name)} out"
                 )
-        check_drawing(self)
+        check_drawing(self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
         if self.diversity is not None and self.diverse_groups == 1:
             raise UsageError(
                 f"{option('diversity')}={self.diversity} is for groups of the beam; ask for 2 or more with {option('diverse_groups')}"
@@ -113,13 +113,11 @@ def _in_range(name: str, value: float | None, least: float, most: float = math.i
         raise UsageError(f"{option(name)}={value}: it must be {bound}")
 
 
-def check_drawing(options: Any) -> None:
-    """Raise UsageError for what says how to draw at a temperature of 0, where nothing is drawn."""
-    for name in ("top_k", "top_p", "seed"):
-        if options.temperature == 0 and getattr(options, name) is not None:
-            raise UsageError(
-                f"{option(name)}={getattr(options, name)} with {option('temperature')}=0: nothing is drawn; leave one of the two out"
-            )
+def check_drawing(temperature: float | None, **how: float | None) -> None:
+    """Raise UsageError for what says ``how`` to draw at a temperature of 0, where nothing is drawn."""
+    for name, value in how.items():
+        if temperature == 0 and value is not None:
+            raise UsageError(f"{option(name)}={value} with {option('temperature')}=0: nothing is drawn; leave one of the two out")
 
 
 def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -84,10 +84,10 @@ def read_huggingface(folder: Path) -> Imported:
     weights = _canonical(folder, read_folder(folder), module)
     settings = module.read_settings(document, weights.keys())
     if document.problems:
-        raise DragomanError(f"{folder}/config.json: cannot import this model: {'; '.join(document.problems)}")
+        raise _unusable(folder, document.problems)
     source, target = read_tokenizers(folder, document)
-    if document.problems:
-        raise DragomanError(f"{folder}/config.json: cannot import this model: {'; '.join(document.problems)}")
+    if document.problems:  # which the ids of special tokens may be
+        raise _unusable(folder, document.problems)
     rows = settings.model["source_vocabulary"], settings.model["target_vocabulary"]
     problems = [
         f"the {side}tokenizer has {len(tokenizer)} entries but the embedding has {count} rows"
@@ -108,7 +108,7 @@ def read_huggingface(folder: Path) -> Imported:
     try:
         config = merge(Config().model_dump(), changes, place="its numbers")
     except UsageError as error:
-        raise DragomanError(f"{folder}/config.json: cannot import this model: {_in_their_words(str(error), module.NAMES)}") from None
+        raise _unusable(folder, [_in_their_words(str(error), module.NAMES)]) from None
     model = empty_model(config)
     table = module.name_table(config.model)
     taken = take(table, weights, {name: tuple(weight.shape) for name, weight in model.named_parameters()}, ignored=module.IGNORED)
@@ -127,9 +127,13 @@ def read_huggingface(folder: Path) -> Imported:
     return Imported(bundle, str(document.get("model_type")), taken.ignored, notices, table, weights)
 
 
+def _unusable(folder: Path, problems: Sequence[str]) -> DragomanError:
+    return DragomanError(f"{folder}/config.json: cannot import this model: {'; '.join(problems)}")
+
+
 def _in_their_words(problems: str, names: Mapping[str, str]) -> str:
     """What is wrong with settings, each under the foreign name of the setting, and once."""
-    said = re.sub(r"\b(?:\w+\.)?(\w+)(?==)", lambda found: names.get(found[1], found[0]), problems.removeprefix("its numbers: "))
+    said = re.sub(r"\b(?:\w+\.)?(\w+)(?==)", lambda found: names.get(found[1], found[1]), problems.removeprefix("its numbers: "))
     return "; ".join(dict.fromkeys(said.split("; ")))
 
 

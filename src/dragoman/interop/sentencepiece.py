@@ -51,16 +51,17 @@ class SentencePiece:
             trainer, normalizer = (dict(_fields(next((value for number, value in parts if number == wanted), b""))) for wanted in (2, 3))
             pieces = [_piece(value) for number, value in parts if number == 1]
             charsmap = bytes(memoryview(normalizer.get(2, b"")))
-            if charsmap:
-                normalizers.Precompiled(charsmap)
         except OSError as error:
             raise DragomanError(unreadable(path, error, "cannot read the vocabulary")) from None
         except (ValueError, LookupError, struct.error, TypeError, AttributeError) as error:
             raise DragomanError(f"{path}: not a SentencePiece model, or damaged ({error}); use an undamaged copy") from None
-        except Exception as error:  # tokenizers raises bare Exception
-            raise DragomanError(f"{path}: a SentencePiece model whose character map is damaged ({error}); use an undamaged copy") from None
         if not pieces:
             raise DragomanError(f"{path}: not a SentencePiece model, or damaged (no pieces); use an undamaged copy")
+        try:
+            if charsmap:
+                normalizers.Precompiled(charsmap)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise DragomanError(f"{path}: a SentencePiece model whose character map is damaged ({error}); use an undamaged copy") from None
         if not normalizer.get(5, 1):
             raise DragomanError(f"{path}: a SentencePiece model that keeps spaces (escape_whitespaces=false) is not supported")
         return cls(
