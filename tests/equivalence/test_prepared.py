@@ -18,12 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
 from dragoman.decoding import products
-from dragoman.decoding.beam import beam_search, largest
+from dragoman.decoding.beam import beam_search
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
-from dragoman.decoding.prepared_encoder import PreparedEncoder, prepared_encoder
+from dragoman.decoding.prepared_encoder import PreparedEncoder, Tokens, prepared_encoder
 from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product, _EightBits
-from dragoman.decoding.step import TransformerStep
+from dragoman.decoding.rules import MinimumLength, NoRepeatedNgram, RepetitionGuard
+from dragoman.decoding.step import Asked, CheckedStep, StepModel, TransformerStep, largest, likeliest
 from dragoman.decoding.translate import Translator
 from dragoman.errors import DragomanError, UsageError
 from dragoman.model import Transformer
@@ -150,10 +151,13 @@ def test_the_encoder_has_the_same_memory(kind: str) -> None:
         encoder.layers[0].self_attn.__class__ = _TwiceAttention
     prepared = prepared_encoder(encoder, "fp32")
     assert isinstance(prepared, PreparedEncoder) == (kind not in (*NOT_PREPARED, "token types", "own encoder", "own attention"))
-    for lengths in ((3, 9, 5, 1), (6, 6), (7,)):
+    for lengths, computed in (((3, 9, 5, 1), 18), ((9, 9, 8), 27), ((6, 6), 12), ((7,), 7)):
         source, tokens = some_sources(lengths)
-        mask = None if tokens.all() else padding_mask(tokens)
-        torch.testing.assert_close(prepared(source, mask)[tokens], encoder(source, mask)[tokens], atol=1e-5, rtol=1e-5)
+        places = Tokens(tokens)
+        rows = prepared(source, places)
+        assert len(rows) == computed  # padding is left out where there is much
+        expected = encoder(source, None if tokens.all() else padding_mask(tokens))[tokens]
+        torch.testing.assert_close(places.padded(rows)[tokens], expected, atol=1e-5, rtol=1e-5)
 
 
 @torch.inference_mode()
@@ -224,6 +228,55 @@ def test_the_output_layer_is_the_same_for_any_number_of_rows_in_room_or_without(
     for each in found:
         torch.testing.assert_close(each, expected, atol={"bf16": 0.05, "int8": 0.25}[precision] if rough else 1e-5, rtol=0)
         assert torch.allclose(each, expected, atol=1e-5) != rough  # the type is used from so many rows
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("rows", [1, 5, 300])
+@torch.inference_mode()
+def test_the_likeliest_tokens_are_those_of_all_log_probabilities(rows: int, precision: Precision) -> None:
+    """A few rows at a time, each with what may not follow it, whose number is that of its place among all."""
+    model = model_of(d_model=32, source_vocabulary=400, target_vocabulary=400, output_bias=True)
+    steps = [PreparedStep(model, precision=precision) for _ in range(2)]
+    source, mask = some_sources((4,) * rows)
+    tokens = torch.arange(rows) % 390 + 5
+    forbidden = torch.rand(rows, 400) < 0.5
+
+    def restrict(log_probs: torch.Tensor, first: int) -> None:
+        log_probs.masked_fill_(forbidden[first : first + len(log_probs)], -math.inf)
+
+    log_probs, _ = steps[0].next(tokens, steps[0].start(source, mask))
+    found, _ = likeliest(steps[1], tokens, steps[1].start(source, mask), Asked(3, restrict))
+    assert hasattr(steps[1], "likeliest")
+    values, places = largest(log_probs.masked_fill(forbidden, -math.inf), 3)
+    assert torch.equal(found.log_probs, values)
+    assert torch.equal(found.tokens, places)
+
+
+class _WholeStep(StepModel[Any]):
+    """A step model that knows nothing but all log-probabilities."""
+
+    def __init__(self, model: StepModel[Any]) -> None:
+        self.start, self.next, self.reorder = model.start, model.next, model.reorder  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_rules_hold_for_each_row_though_few_are_looked_at_at_a_time(beam: int) -> None:
+    """A search of 150 sentences gives what it gives where all rows of a step are looked at together."""
+    model = model_of()
+    lengths = [2 + number % 7 for number in range(150)]
+    source, mask = some_sources(tuple(lengths))
+    device = torch.device("cpu")
+    found = []
+    for step in (PreparedStep(model), _WholeStep(PreparedStep(model)), CheckedStep(PreparedStep(model), [])):
+        rules = [
+            MinimumLength([length // 2 for length in lengths], eos=2, device=device),
+            NoRepeatedNgram(2),
+            RepetitionGuard([row.tolist() for row in source], least=4, eos=2, device=device),
+        ]
+        most = [length + 3 for length in lengths]
+        found.append(beam_search(step, source, mask, bos=1, eos=2, banned=(0, 1, 7), beam=beam, alpha=0.6, max_lengths=most, rules=rules))
+    assert found[0] == found[1] == found[2]
+    assert len({len(hypotheses[0].tokens) for hypotheses in found[0]}) > 3
 
 
 @pytest.mark.parametrize(

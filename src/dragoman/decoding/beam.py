@@ -14,13 +14,14 @@ continuations than the most probable.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dragoman.decoding.rules import Rule, only_end
-from dragoman.decoding.step import State, StepModel
+from dragoman.decoding.step import Asked, State, StepModel, largest, likeliest
 from dragoman.errors import DragomanError, UsageError, option
 
 
@@ -95,42 +96,14 @@ Watch = Callable[[Live, Sequence[Sequence[Hypothesis]]], None]
 def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
     """The ``beam`` continuations of the highest log-probability, the best first; log_probs (B, K, V)."""
     # A continuation among the best of all is among the best of its own row.
-    token_scores, tokens = largest(log_probs, min(beam, log_probs.size(2)))  # (B, K, k)
+    return _best_of(live, *largest(log_probs, min(beam, log_probs.size(2))), beam)
+
+
+def _best_of(live: Live, token_scores: Tensor, tokens: Tensor, beam: int) -> Chosen:
+    """The ``beam`` best of the continuations by these tokens (B, K, k)."""
     totals = (live.total[..., None] + token_scores).flatten(1)  # (B, K·k) §6.1 totals = log P so far + log p of the token
     total, place = totals.topk(min(beam, totals.size(1)))  # (B, K) with the new K
     return Chosen(total, token_scores.flatten(1).gather(1, place), place // tokens.size(2), tokens.flatten(1).gather(1, place))
-
-
-_GROUP = 16  # numbers of a row of which the largest stands for all: sorting all of a wide row takes several times as long
-_FEW = 4  # rows whose largest number is found sooner by looking at each
-_ROWS = 128  # looked at together on a CPU, so that they stay near it
-
-
-def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest of each row of scores (…, V), falling, and their places: (…, k) both."""
-    size = scores.size(-1)
-    if k == 1 and scores.numel() <= _FEW * size:
-        return scores.max(-1, keepdim=True)
-    if size // _GROUP < 2 * k:
-        return scores.topk(k)
-    rows = scores.flatten(0, -2)  # (N, V)
-    together = _ROWS if rows.device.type == "cpu" else max(len(rows), 1)
-    parts = [_largest(rows[first : first + together], k) for first in range(0, max(len(rows), 1), together)]
-    values, places = (part[0] if len(parts) == 1 else torch.cat(part) for part in zip(*parts, strict=True))  # (N, k)
-    shape = (*scores.shape[:-1], k)
-    return values.view(shape), places.view(shape)
-
-
-def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    size, width = rows.size(1), rows.size(1) // _GROUP
-    grouped = width * _GROUP
-    # Column p of the (N, width) stands for the places p, p + width, …: the k largest are among those of k columns, or in the rest.
-    best = rows[:, :grouped].view(-1, _GROUP, width).amax(1).topk(k).indices  # (N, k)
-    places = (best[..., None] + torch.arange(0, grouped, width, device=rows.device)).flatten(1)  # (N, k·group)
-    if grouped < size:
-        places = torch.cat((places, torch.arange(grouped, size, device=rows.device).expand(len(rows), -1)), 1)
-    values, found = rows.gather(1, places).topk(k)  # (N, k)
-    return values, places.gather(1, found)
 
 
 @torch.inference_mode()
@@ -165,16 +138,19 @@ def beam_search(
     live = _start(max_lengths, alpha, n_best, source.device)
     state = model.start(source, source_mask)
     tokens = source.new_full((len(max_lengths),), bos)  # (N,), N = B at the first step
-    never, shortest = _spans(banned), min(max_lengths)
+    spans, shortest = _spans(banned), min(max_lengths)
+    few_at_a_time = choose is most_probable and all(rule.row_by_row for rule in rules)
     while len(tokens):
-        log_probs, state = model.next(tokens, state)  # (N, V)
-        for first, last in never:
-            log_probs.narrow(1, first, last + 1 - first).fill_(-math.inf)
-        if rules:
-            _apply(rules, log_probs, live)
-        if live.tokens.size(2) + 1 >= shortest:
-            _only_end_at_limits(live, log_probs, eos)
-        live, rows = _extend(live, log_probs, choose, beam=beam)  # rows (B, K)
+        restrict = partial(_restrict, live, spans, rules, eos if live.tokens.size(2) + 1 >= shortest else None)
+        if few_at_a_time:
+            best, state = likeliest(model, tokens, state, Asked(beam, restrict))
+            token_scores, following = (each.view(*live.tokens.shape[:2], -1) for each in best)  # (B, K, k)
+            chosen = _best_of(live, token_scores, following, beam)
+        else:
+            log_probs, state = model.next(tokens, state)  # (N, V)
+            restrict(log_probs, 0)
+            chosen = choose(live, log_probs.view(*live.tokens.shape[:2], -1), beam)
+        live, rows = _extend(live, chosen)  # rows (B, K)
         live = _finish(live, finished, alpha=alpha, eos=eos)
         if watch is not None:
             watch(live, finished)
@@ -197,12 +173,25 @@ def _check(beam: int, n_best: int, alpha: float, max_lengths: Sequence[int]) -> 
         raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
 
 
-def _apply(rules: Sequence[Rule], log_probs: Tensor, live: Live) -> None:
-    """Each rule in turn, in place, on log_probs (N, V)."""
-    tokens = live.tokens.flatten(0, 1)  # (N, n)
-    sentence = live.sentence.repeat_interleave(live.tokens.size(1))  # (N,)
-    for rule in rules:
-        rule(log_probs, tokens, sentence)
+def _restrict(
+    live: Live, never: Sequence[tuple[int, int]], rules: Sequence[Rule], eos: int | None, log_probs: Tensor, first: int
+) -> None:  # fmt: skip
+    """Sets to -∞ what may not follow the live hypotheses, in log_probs (n, V) of the rows from ``first`` on.
+
+    ``never`` are stretches of ids, by the first and the last of each; with ``eos`` a sentence at its limit must end.
+    """
+    for low, high in never:
+        log_probs.narrow(1, low, high + 1 - low).fill_(-math.inf)
+    rows, hypotheses = slice(first, first + len(log_probs)), live.tokens.size(1)
+    if rules:
+        sentence = live.sentence.repeat_interleave(hypotheses)[rows]  # (n,)
+        tokens = live.tokens.flatten(0, 1)[rows]  # (n, tokens so far)
+        for rule in rules:
+            rule(log_probs, tokens, sentence)
+    if eos is not None:
+        at_limit = (live.limit == live.tokens.size(2) + 1).repeat_interleave(hypotheses)[rows]  # (n,)
+        if at_limit.any():
+            only_end(log_probs, at_limit, eos)
 
 
 def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.device) -> Live:
@@ -229,17 +218,9 @@ def _spans(ids: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
-def _only_end_at_limits(live: Live, log_probs: Tensor, eos: int) -> None:
-    """Leaves the end alone possible, in place, for sentences whose next token is their last; log_probs (N, V)."""
-    at_limit = live.limit == live.tokens.size(2) + 1  # (B,)
-    if at_limit.any():
-        only_end(log_probs.view(*live.tokens.shape[:2], -1), at_limit, eos)
-
-
-def _extend(live: Live, log_probs: Tensor, choose: Choose, *, beam: int) -> tuple[Live, Tensor | None]:
-    """The chosen continuations of each sentence, and the rows (B, K) of log_probs (N, V) that they continue; None for each its own."""
+def _extend(live: Live, chosen: Chosen) -> tuple[Live, Tensor | None]:
+    """The chosen continuations of each sentence, and the rows (B, K) among the N before that they continue; None for each its own."""
     sentences, hypotheses, _ = live.tokens.shape
-    chosen = choose(live, log_probs.view(sentences, hypotheses, -1), beam)
     tokens, token_scores, rows = live.tokens, live.token_scores, None
     if hypotheses > 1 or chosen.token.size(1) > 1:
         rows = chosen.hypothesis + hypotheses * torch.arange(sentences, device=live.limit.device)[:, None]  # (B, K) with the new K

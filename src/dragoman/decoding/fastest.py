@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batching import pad_rows
-from dragoman.decoding.beam import Hypothesis, largest, length_penalty
+from dragoman.decoding.beam import Hypothesis, length_penalty
 from dragoman.decoding.ensemble import as_one
 from dragoman.decoding.prepared import can_prepare, step_of
 from dragoman.decoding.products import FEWEST_NARROW, Precision
 from dragoman.decoding.search import Search, Wanted
 from dragoman.decoding.side_by_side import threads_of_one, workers_for
-from dragoman.decoding.step import StepModel
+from dragoman.decoding.step import StepModel, largest
 from dragoman.model import EncoderDecoder
 
 NEAR = 0.05

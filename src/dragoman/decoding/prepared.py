@@ -15,14 +15,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.decoding.caches import Growing, Memory, Seen
-from dragoman.decoding.prepared_encoder import is_plain, norm_of, prepared_encoder, rows_of, unchanged
+from dragoman.decoding.prepared_encoder import Tokens, is_plain, norm_of, prepared_encoder, rows_of, unchanged
 from dragoman.decoding.products import (
     AskedPrecision,
     OutputProduct,
@@ -33,20 +33,26 @@ from dragoman.decoding.products import (
     check_products,
     feed_forward,
 )
-from dragoman.decoding.step import StepModel, TransformerStep
+from dragoman.decoding.step import Asked, Likeliest, StepModel, TransformerStep
 from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.embedding import Embedding
 from dragoman.model.layers import DecoderLayer, Inner
-from dragoman.model.linear import Linear
-from dragoman.model.masks import padding_mask
+from dragoman.model.linear import ROWS, Linear
 from dragoman.model.transformer import Decoder
 
 _ROOM = 32  # keys that a new cache has room for
 _MANY = 32  # heads of sentences, from which on attention is products of all of them
 _FEWEST = 16  # keys of attention, the last of them nobody's where there are fewer: PyTorch takes 16 numbers at once, and fewer one by one
 _EVERY = 4  # steps between two looks for keys that nobody sees any more
+
+
+class Encoded(NamedTuple):
+    """What an encoder has made of sentences."""
+
+    rows: Tensor  # (B·S, D), or as many as there are tokens
+    tokens: Tokens
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Prepared:
     memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
     own: list[Growing]  # of each layer, T positions
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
-    folded: "tuple[Tensor, list[_Folded]] | None" = None  # of one sentence: its encoder's output (1, S, D), and each layer's
+    folded: "tuple[Encoded, list[_Folded]] | None" = None  # of one sentence: its encoder's output, and each layer's
     room: Tensor | None = None  # of the last log-probabilities, N rows or more
 
 
@@ -102,20 +108,22 @@ class _Layer:
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=norm_of(norm), dropout=unchanged) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
-    def memory(self, encoded: Tensor, fewest: int) -> Memory:
-        """That of the encoder's output (B, S, D), with keys of nobody's up to the fewest."""
-        return Memory.of(*self._keys_values(encoded), as_columns=_are_many(len(encoded) * self.heads, encoded), fewest=fewest)
+    def memory(self, encoded: Encoded, fewest: int) -> Memory:
+        """That of the encoder's output, with keys of nobody's up to the fewest."""
+        as_columns = _are_many(encoded.tokens.shape[0] * self.heads, encoded.rows)
+        return Memory.of(*self._keys_values(encoded), as_columns=as_columns, fewest=fewest)
 
-    def folded(self, encoded: Tensor) -> _Folded:
-        """The same of one sentence (1, S, D), with the products around it."""
+    def folded(self, encoded: Encoded) -> _Folded:
+        """The same of one sentence, with the products around it."""
         keys, values = (each[0].transpose(0, 1) for each in self._keys_values(encoded))  # (H, S, w)
         queries, query_bias, concat, concat_bias = cast("tuple[Tensor, ...]", self.folding)
         before, behind = torch.bmm(keys, queries), torch.baddbmm(concat_bias, values, concat)  # (H, S, D)
         return _Folded(self.heads, before.flatten(0, 1).t(), torch.bmm(keys, query_bias).flatten(), behind.flatten(0, 1))
 
-    def _keys_values(self, encoded: Tensor) -> list[Tensor]:
-        """Those (B, S, H, w) of the encoder's output (B, S, D)."""
-        parts = self._memory(encoded).split_with_sizes([self.heads * size for size in self.sizes], 2)
+    def _keys_values(self, encoded: Encoded) -> list[Tensor]:
+        """Those (B, S, H, w) of the encoder's output."""
+        made = encoded.tokens.padded(self._memory(encoded.rows))  # (B, S, H·d_k + H·d_v)
+        parts = made.split_with_sizes([self.heads * size for size in self.sizes], 2)
         return [part.view(*part.shape[:2], self.heads, -1) for part in parts]
 
     def __call__(
@@ -175,21 +183,37 @@ class PreparedStep(StepModel[Prepared]):
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
-        whole = bool(source_mask.all())
-        encoded = self.encoder(source, None if whole else padding_mask(source_mask))  # (B, S, D)
+        tokens = Tokens(source_mask)
+        encoded = Encoded(self.encoder(source, tokens), tokens)
         (sentences, length), first = source.shape, self.layers[0]
-        mask = encoded.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
+        mask = encoded.rows.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
         mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
-        own = [Growing.of(encoded, sentences, first.heads, first.sizes, _ROOM) for _ in self.layers]
+        own = [Growing.of(encoded.rows, sentences, first.heads, first.sizes, _ROOM) for _ in self.layers]
         for cache in (cache for seen in own for cache in seen.part(0, _FEWEST)):
             cache.zero_()  # nobody's keys have no weight, but must be numbers
-        if sentences == 1 and whole and first.folding and 2 * length <= sum(first.sizes):  # of more tokens there is more to read
+        # Of more tokens there is more to read.
+        if sentences == 1 and tokens.mask is None and first.folding and 2 * length <= sum(first.sizes):
             return Prepared(1, 0, 0, [], mask, own, None, (encoded, [layer.folded(encoded) for layer in self.layers]))
         return Prepared(1, 0, 0, [layer.memory(encoded, _FEWEST) for layer in self.layers], mask, own, None)
 
     @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the state with it."""
+        hidden, state = self._step(tokens, state)  # (N, D)
+        room = self.output.room(len(hidden), state.room)
+        return self.output.log_probs(hidden, room), replace(state, room=room)
+
+    @torch.no_grad()
+    def likeliest(self, tokens: Tensor, state: Prepared, asked: Asked) -> tuple[Likeliest, Prepared]:
+        """The same where no more is asked, with log-probabilities of a few rows at a time, which stay near the processor."""
+        hidden, state = self._step(tokens, state)  # (N, D)
+        room = self.output.room(min(len(hidden), ROWS), state.room)
+        parts = [asked.of(part, first) for first, part in self.output.parts(hidden, room)]
+        found = parts[0] if len(parts) == 1 else Likeliest(*map(torch.cat, zip(*parts, strict=True)))
+        return found, replace(state, room=room)
+
+    def _step(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
+        """What the output layer is given (N, D), and the state with it."""
         decoder, count = self.decoder, state.hypotheses
         if state.seen is not None and state.length >= _ROOM and state.steps % _EVERY == 0:
             state = _without_unseen(state)
@@ -205,9 +229,7 @@ class PreparedStep(StepModel[Prepared]):
         memories: Sequence[Memory | _Folded] = state.folded[1] if state.folded else state.memory
         for layer, cache, memory in zip(self.layers, own, memories, strict=True):
             x = layer(x, cache, memory, masks, (state.length, shown))
-        room = self.output.room(len(x), state.room)
-        log_probs = self.output.log_probs(self.final_norm(x), room)  # (N, V)
-        return log_probs, Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, state.folded, room)
+        return self.final_norm(x), replace(state, hypotheses=count, steps=state.steps + 1, length=length, own=own, seen=seen)
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""

@@ -7,8 +7,8 @@ import copy
 import math
 import platform
 import warnings
-from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property, partial
 from typing import Any, TypeVar, cast, get_args
 
 import torch
@@ -32,8 +32,8 @@ _SMALL = 2**17  # numbers of a matrix, up to which the simplest product takes th
 _TWICE = 2**21  # numbers of an output matrix, up to which it is kept once more for single rows, which are faster so than by `_Blocks`
 _SINGLE = 8  # rows by a small matrix, up to which a product of int8 is in float32, which takes less time
 _ONEDNN = platform.machine().lower() in ("x86_64", "amd64") and all(  # on other processors it was not measured
-    hasattr(torch.ops.mkldnn, name)  # PyTorch promises neither, and has none of them where it was built without oneDNN
-    for name in ("_reorder_linear_weight", "_linear_pointwise")
+    hasattr(torch.ops.mkldnn, name)  # PyTorch promises none of them, and has none where it was built without oneDNN
+    for name in ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
 )
 _EIGHT_BITS = hasattr(torch.ops.onednn, "qlinear_pointwise")
 _VNNI: bool = getattr(torch.cpu, "_is_vnni_supported", bool)()
@@ -66,6 +66,39 @@ class _Blocks:
             x = F.pad(x, (0, 0, 0, more))
         # Under a caller's autocast attention may give another type.
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x.float(), self.weight, self.bias, "none", [], ""))[:count]
+
+
+def _narrow_rows(x: Tensor) -> Tensor:
+    """x (…, I) as rows (P, I) in bfloat16: of few rows the more that are none take a good part of the time, so there are fewer."""
+    count = x.numel() // x.size(-1)
+    return product_rows(x, torch.bfloat16, multiple=32 if count <= ROWS else 64 if count <= 4 * ROWS else ROWS)
+
+
+class _NarrowBlocks:
+    """x Wᵀ + b in bfloat16, whose matrix lies in oneDNN's blocks where it takes such; a ReLU behind it costs nothing."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        narrow, self.bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
+        self.blocks = torch.ops.mkldnn._reorder_linear_weight(narrow, ROWS) if _narrow_blocks(weight) else None
+        self.turned = narrow.t() if self.blocks is None else None  # (I, O)
+
+    def __deepcopy__(self, known: dict[int, Any]) -> "_NarrowBlocks":
+        """Itself, as `_Blocks` do."""
+        return self
+
+    def __call__(self, rows: Tensor, *, relu: bool = False) -> Tensor:
+        """rows (P, I) in bfloat16; returns (P, O) in the same."""
+        if self.blocks is not None:
+            made = torch.ops.mkldnn._linear_pointwise(rows, self.blocks, self.bias, "relu" if relu else "none", [], "")
+            return cast(Tensor, made)
+        turned = cast(Tensor, self.turned)
+        made = torch.mm(rows, turned) if self.bias is None else torch.addmm(self.bias, rows, turned)
+        return made.relu_() if relu else made
+
+
+def _narrow_blocks(weight: Tensor) -> bool:
+    """Whether a matrix in bfloat16 may lie in oneDNN's blocks."""
+    return _ONEDNN and weight.device.type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class _EightBits:
@@ -138,7 +171,7 @@ class Product(nn.Module):
         self.bias = _joined(biases) if biases else None  # (O)
         always_packed = precision == "int8" and weight.numel() > _SMALL
         self.wide = None if always_packed else _of_rows(weight, self.bias)  # float32, which stays for few rows
-        self.narrow = weight.bfloat16().t() if precision == "bf16" else None  # (I, O)
+        self.narrow = _NarrowBlocks(weight, self.bias) if precision == "bf16" else None
         self.packed = _packed(weight, self.bias) if precision == "int8" else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,8 +186,7 @@ class Product(nn.Module):
         if self.narrow is None or x.numel() < FEWEST_NARROW * x.size(-1):
             return wide(x) if x.dim() == 2 else wide(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         count = x.numel() // x.size(-1)
-        product = (product_rows(x, self.narrow.dtype) @ self.narrow)[:count].to(x.dtype).view(*x.shape[:-1], -1)
-        return product if self.bias is None else product.add_(self.bias)
+        return self.narrow(_narrow_rows(x))[:count].to(x.dtype).view(*x.shape[:-1], -1)
 
     def of_rows(self) -> Callable[[Tensor], Tensor]:
         """The same for x (N, I), as a function of as few calls as can be."""
@@ -198,23 +230,55 @@ class OutputProduct:
         if room is None:
             logits = self._of_its_own(hidden)  # (N, V)
             return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
-        logits = room[: len(hidden)]  # (N, V)
+        write = self._writer(len(hidden))
+        for some, place in zip(torch.split(hidden, ROWS), torch.split(room, ROWS), strict=False):
+            write(some, place[: len(some)])
+        return room[: len(hidden)]
+
+    def parts(self, hidden: Tensor, room: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+        """The same, at most `ROWS` rows at a time and the number of the first, one after the other in the room; all at once without."""
+        if room is None:
+            yield 0, self.log_probs(hidden, None)
+            return
+        write = self._writer(len(hidden))
+        for first in range(0, len(hidden), ROWS):
+            some = hidden[first : first + ROWS]
+            write(some, room[: len(some)])
+            yield first, room[: len(some)]
+
+    def _writer(self, rows: int) -> Callable[[Tensor, Tensor], None]:
+        """What writes the log-probabilities of hidden states to a place, at most `ROWS` of so many in all at once: few enough to stay near
+        the processor from their product to the last thing done to them.
+        """
         if self.product is not None:
-            for part, place in zip(*(torch.split(each, _EIGHT_ROWS) for each in (hidden, logits)), strict=True):
-                torch.log_softmax(self._of_its_own(part), -1, out=place)
-            return logits
-        if self.narrow is not None and len(hidden) >= FEWEST_NARROW:
-            self._in_bfloat16(hidden, logits)
-        elif (len(hidden) > 1 or self.weight.numel() > _TWICE) and self._blocks is not None:
-            # Not what a measurement says is faster here: how a product rounds must not hang on one.
-            for start in range(0, len(hidden), ROWS):
-                torch.log_softmax(self._blocks.piece(hidden[start : start + ROWS]), -1, out=logits[start : start + ROWS])
-            return logits
-        else:
-            torch.mm(hidden, self._turned, out=logits)
+            return self._write_in_eight_bits
+        if self.narrow is not None and rows >= FEWEST_NARROW:
+            return partial(self._write_in_bfloat16, self.narrow, self.narrow.new_empty(ROWS, len(self.weight)))
+        # Not what a measurement says is faster here: how a product rounds must not hang on one.
+        if (rows > 1 or self.weight.numel() > _TWICE) and self._blocks is not None:
+            return partial(self._write_by_blocks, self._blocks)
+        return self._write_as_it_is
+
+    def _write_in_eight_bits(self, hidden: Tensor, place: Tensor) -> None:
+        for some, part in zip(torch.split(hidden, _EIGHT_ROWS), torch.split(place, _EIGHT_ROWS), strict=True):
+            torch.log_softmax(self._of_its_own(some), -1, out=part)
+
+    def _write_in_bfloat16(self, matrix: Tensor, narrow: Tensor, hidden: Tensor, place: Tensor) -> None:
+        rows = _narrow_rows(hidden)
+        torch.mm(rows, matrix, out=narrow[: len(rows)])
+        place.copy_(narrow[: len(hidden)])
         if self.bias is not None:
-            logits += self.bias
-        return torch.log_softmax(logits, -1, out=logits)
+            place += self.bias
+        torch.log_softmax(place, -1, out=place)
+
+    def _write_by_blocks(self, blocks: _Blocks, hidden: Tensor, place: Tensor) -> None:
+        torch.log_softmax(blocks.piece(hidden), -1, out=place)
+
+    def _write_as_it_is(self, hidden: Tensor, place: Tensor) -> None:
+        torch.mm(hidden, self._turned, out=place)
+        if self.bias is not None:
+            place += self.bias
+        torch.log_softmax(place, -1, out=place)
 
     def _of_its_own(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) in new memory, bias included."""
@@ -225,21 +289,21 @@ class OutputProduct:
         logits = (hidden.to(self.narrow.dtype) @ self.narrow).float()
         return logits if self.bias is None else logits + self.bias
 
-    def _in_bfloat16(self, hidden: Tensor, logits: Tensor) -> None:
-        """`ROWS` rows at a time, whose narrow logits stay near the processor until they are widened."""
-        narrow = product_rows(hidden, torch.bfloat16)  # (P, D)
-        some = narrow.new_empty(ROWS, len(self.weight))
-        for start in range(0, len(narrow), ROWS):
-            torch.mm(narrow[start : start + ROWS], cast(Tensor, self.narrow), out=some)
-            part = logits[start : start + ROWS]
-            part.copy_(some[: len(part)])
-
 
 def feed_forward(module: nn.Module, precision: Precision) -> Any:
     """A function of x (N, D) that is the feed-forward layer with its products prepared."""
     if type(module) is FeedForward and (type(module[0]), type(module[1]), type(module[2])) == (Linear, nn.ReLU, Linear):
-        first, second = (Product(cast(Linear, module[place]), precision=precision).of_rows() for place in (0, 2))
-        return lambda x: second(first(x).relu_())
+        products = [Product(cast(Linear, module[place]), precision=precision) for place in (0, 2)]
+        first, second = (product.of_rows() for product in products)
+        narrow_first, narrow_second = (product.narrow for product in products)
+
+        def in_turn(x: Tensor) -> Tensor:
+            if narrow_first is None or narrow_second is None or len(x) < FEWEST_NARROW:
+                return second(first(x).relu_())
+            inner = narrow_first(_narrow_rows(x), relu=True)  # (P, F)
+            return narrow_second(inner)[: len(x)].to(x.dtype)
+
+        return in_turn
     return with_products(module, precision)
 
 

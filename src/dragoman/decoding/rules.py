@@ -14,7 +14,12 @@ from torch import Tensor
 
 
 class Rule(Protocol):
-    """A rule of a search: it sets to -∞ what may not follow, in place, and leaves the rest as the model has it."""
+    """A rule of a search: it sets to -∞ what may not follow, in place, and leaves the rest as the model has it.
+
+    ``row_by_row``: it looks at each row by itself and remembers nothing, so it may be asked of a few rows of a step at a time.
+    """
+
+    row_by_row: bool = False
 
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """scores (N, V) of what follows; tokens (N, n) so far, without the start; sentence (N,), places in the caller's batch.
@@ -34,6 +39,8 @@ def only_end(scores: Tensor, rows: Tensor, eos: int) -> None:
 class MinimumLength(Rule):
     """No end before a sentence has its least number of tokens ``lengths`` (B,), end token included."""
 
+    row_by_row = True
+
     def __init__(self, lengths: Sequence[int], *, eos: int, device: torch.device) -> None:
         self.lengths, self.eos = torch.tensor(lengths, device=device), eos
         self.longest = max(lengths, default=0)
@@ -47,6 +54,8 @@ class MinimumLength(Rule):
 
 class NoRepeatedNgram(Rule):
     """No sequence of ``n`` tokens comes twice in an output, nor in a prompt and the output after it: ``prompts`` (B, P), -1 before each."""
+
+    row_by_row = True
 
     def __init__(self, n: int, prompts: Tensor | None = None) -> None:
         self.n, self.prompts = n, prompts
@@ -71,6 +80,7 @@ class RepetitionGuard(Rule):
     earlier, and that the piece stands there at least 4 times and more than twice as often as any piece of the source in a row.
     """
 
+    row_by_row = True
     LONGEST_PIECE = 16
     LEAST_COPIES = 4
 
@@ -151,6 +161,7 @@ class ForcedPrefix(Rule):
         self.ids = torch.tensor(padded, dtype=torch.long, device=device)  # (B, P)
         self.instead = {key: torch.tensor(ids, dtype=torch.long, device=device) for key, ids in instead.items()}
         self.others = others
+        self.row_by_row = all(rule.row_by_row for rule in others)
 
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """Leaves the next token of the prefix alone possible, and what may stand for it, in rows that are inside their prefix."""

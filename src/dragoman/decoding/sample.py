@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.decoding.beam import Hypothesis, largest, length_penalty
+from dragoman.decoding.beam import Hypothesis, length_penalty
 from dragoman.decoding.rules import Rule, only_end
-from dragoman.decoding.step import State, StepModel
+from dragoman.decoding.step import State, StepModel, largest
 
 _RUNNERS = 64  # of the most probable tokens: one of them mostly wins
 _NUCLEUS = 256  # of the most probable tokens: they mostly hold all of ``top_p``

@@ -5,8 +5,10 @@ Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from dragoman.model import EncoderDecoder
@@ -31,6 +33,71 @@ class StepModel(Protocol[State]):
     def reorder(self, state: State, rows: Tensor) -> State:
         """The state of the given rows (B, K), which may drop, repeat and permute: K hypotheses from one sentence in each."""
         ...
+
+
+_GROUP = 16  # numbers of a row of which the largest stands for all: sorting all of a wide row takes several times as long
+_FEW = 4  # rows whose largest number is found sooner by looking at each
+_ROWS = 128  # looked at together on a CPU, so that they stay near it
+
+
+def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest of each row of scores (…, V), falling, and their places: (…, k) both."""
+    size = scores.size(-1)
+    if k == 1 and scores.numel() <= _FEW * size:
+        return scores.max(-1, keepdim=True)
+    if size // _GROUP < 2 * k:
+        return scores.topk(k)
+    rows = scores.flatten(0, -2)  # (N, V)
+    together = _ROWS if rows.device.type == "cpu" else max(len(rows), 1)
+    parts = [_largest(rows[first : first + together], k) for first in range(0, max(len(rows), 1), together)]
+    values, places = (part[0] if len(parts) == 1 else torch.cat(part) for part in zip(*parts, strict=True))  # (N, k)
+    shape = (*scores.shape[:-1], k)
+    return values.view(shape), places.view(shape)
+
+
+def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    size, width = rows.size(1), rows.size(1) // _GROUP
+    grouped = width * _GROUP
+    # Column p of the (N, width) stands for the places p, p + width, …: the k largest are among those of k columns, or in the rest.
+    best = rows[:, :grouped].view(-1, _GROUP, width).amax(1).topk(k).indices  # (N, k)
+    places = (best[..., None] + torch.arange(0, grouped, width, device=rows.device)).flatten(1)  # (N, k·group)
+    if grouped < size:
+        places = torch.cat((places, torch.arange(grouped, size, device=rows.device).expand(len(rows), -1)), 1)
+    values, found = rows.gather(1, places).topk(k)  # (N, k)
+    return values, places.gather(1, found)
+
+
+class Likeliest(NamedTuple):
+    """The k most probable tokens of each row, falling: their log-probabilities and their ids, (N, k) both."""
+
+    log_probs: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a search asks of a step where it needs no more than that: the ``count`` most probable tokens of those that may follow.
+
+    ``restrict`` sets to -∞, in place, what may not, in log-probabilities (n, V) of the rows from a given one on.
+    """
+
+    count: int
+    restrict: Callable[[Tensor, int], None]
+
+    def of(self, log_probs: Tensor, first: int = 0) -> Likeliest:
+        """Of log-probabilities (n, V) of the rows from ``first`` on, which are written to."""
+        self.restrict(log_probs, first)
+        return Likeliest(*largest(log_probs, min(self.count, log_probs.size(1))))
+
+
+def likeliest(model: StepModel[State], tokens: Tensor, state: State, asked: Asked) -> tuple[Likeliest, State]:
+    """`StepModel.next` for what is asked alone. A model that has a function of this name need not make all log-probabilities at once."""
+    own = getattr(model, "likeliest", None)
+    if own is not None:
+        found: tuple[Likeliest, State] = own(tokens, state, asked)
+        return found
+    log_probs, state = model.next(tokens, state)
+    return asked.of(log_probs), state
 
 
 class TransformerStep(StepModel[Any]):
@@ -68,6 +135,12 @@ class CheckedStep(StepModel[Any]):
         for check in self.checks:
             check()
         return self.model.next(tokens, state)
+
+    def likeliest(self, tokens: Tensor, state: Any, asked: Asked) -> tuple[Likeliest, Any]:
+        """The same for what is asked alone."""
+        for check in self.checks:
+            check()
+        return likeliest(self.model, tokens, state, asked)
 
     def reorder(self, state: Any, rows: Tensor) -> Any:
         """The model's own."""

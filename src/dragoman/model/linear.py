@@ -54,12 +54,15 @@ def products_are_narrow(x: Tensor) -> bool:
     return x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
 
 
-def product_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x (…, I) in the type of a product as rows: (N, I), or (P, I) with zeros after the N where products are narrow on a CPU."""
+def product_rows(x: Tensor, dtype: torch.dtype, *, multiple: int = ROWS) -> Tensor:
+    """x (…, I) in the type of a product as rows: (N, I), or (P, I) with zeros after the N where products are narrow on a CPU.
+
+    P is N rounded up to a ``multiple``.
+    """
     count = x.numel() // x.size(-1)
-    if x.device.type != "cpu" or (dtype == x.dtype and (dtype != torch.bfloat16 or count % ROWS == 0)):
+    if x.device.type != "cpu" or (dtype == x.dtype and (dtype != torch.bfloat16 or count % multiple == 0)):
         return x.reshape(-1, x.size(-1)).to(dtype)
-    narrow = x.new_empty(-(-count // ROWS) * ROWS, x.size(-1), dtype=dtype)
+    narrow = x.new_empty(-(-count // multiple) * multiple, x.size(-1), dtype=dtype)
     narrow[:count].view(x.shape).copy_(x)
     narrow[count:].zero_()
     return narrow
