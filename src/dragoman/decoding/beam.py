@@ -182,14 +182,13 @@ def _restrict(
     """
     for low, high in never:
         log_probs.narrow(1, low, high + 1 - low).fill_(-math.inf)
-    rows, hypotheses = slice(first, first + len(log_probs)), live.tokens.size(1)
+    rows, shape = slice(first, first + len(log_probs)), live.tokens.shape[:2]
     if rules:
-        sentence = live.sentence.repeat_interleave(hypotheses)[rows]  # (n,)
-        tokens = live.tokens.flatten(0, 1)[rows]  # (n, tokens so far)
+        tokens, sentence = live.tokens.flatten(0, 1)[rows], live.sentence[:, None].expand(shape).reshape(-1)[rows]  # (n, …), (n,)
         for rule in rules:
             rule(log_probs, tokens, sentence)
     if eos is not None:
-        at_limit = (live.limit == live.tokens.size(2) + 1).repeat_interleave(hypotheses)[rows]  # (n,)
+        at_limit = (live.limit == live.tokens.size(2) + 1)[:, None].expand(shape).reshape(-1)[rows]  # (n,)
         if at_limit.any():
             only_end(log_probs, at_limit, eos)
 

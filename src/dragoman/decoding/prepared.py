@@ -199,20 +199,20 @@ class PreparedStep(StepModel[Prepared]):
     @torch.no_grad()  # views of a cache are written to
     def next(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
         """One position of the decoder; tokens (N,). Returns log-probabilities (N, V) and the state with it."""
-        hidden, state = self._step(tokens, state)  # (N, D)
-        room = self.output.room(len(hidden), state.room)
-        return self.output.log_probs(hidden, room), replace(state, room=room)
+        room = self.output.room(len(tokens), state.room)
+        hidden, state = self._step(tokens, state, room)  # (N, D)
+        return self.output.log_probs(hidden, room), state
 
     @torch.no_grad()
     def likeliest(self, tokens: Tensor, state: Prepared, asked: Asked) -> tuple[Likeliest, Prepared]:
         """The same where no more is asked, with log-probabilities of a few rows at a time, which stay near the processor."""
-        hidden, state = self._step(tokens, state)  # (N, D)
-        room = self.output.room(min(len(hidden), ROWS), state.room)
+        room = self.output.room(min(len(tokens), ROWS), state.room)
+        hidden, state = self._step(tokens, state, room)  # (N, D)
         parts = [asked.of(part, first) for first, part in self.output.parts(hidden, room)]
         found = parts[0] if len(parts) == 1 else Likeliest(*map(torch.cat, zip(*parts, strict=True)))
-        return found, replace(state, room=room)
+        return found, state
 
-    def _step(self, tokens: Tensor, state: Prepared) -> tuple[Tensor, Prepared]:
+    def _step(self, tokens: Tensor, state: Prepared, room: Tensor | None) -> tuple[Tensor, Prepared]:
         """What the output layer is given (N, D), and the state with it."""
         decoder, count = self.decoder, state.hypotheses
         if state.seen is not None and state.length >= _ROOM and state.steps % _EVERY == 0:
@@ -229,7 +229,8 @@ class PreparedStep(StepModel[Prepared]):
         memories: Sequence[Memory | _Folded] = state.folded[1] if state.folded else state.memory
         for layer, cache, memory in zip(self.layers, own, memories, strict=True):
             x = layer(x, cache, memory, masks, (state.length, shown))
-        return self.final_norm(x), replace(state, hypotheses=count, steps=state.steps + 1, length=length, own=own, seen=seen)
+        after = Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, state.folded, room)
+        return self.final_norm(x), after
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""

@@ -348,7 +348,7 @@ class Translator:
         """One translation of all parts of a text, each with its n best outputs."""
         ranks = min((len(found) for found, _ in parts), default=1)
         best, *others = [self._joined([(found[rank], part) for found, part in parts], terms, alpha) for rank in range(ranks)]
-        return replace(best, alternatives=tuple(others))
+        return replace(best, alternatives=tuple(others)) if others else best
 
     def _joined(self, parts: list[tuple[Found, Part]], terms: list[Term], alpha: float) -> Translation:
         tokenizer = self.bundle.target_tokenizer
