@@ -166,8 +166,10 @@ def _plain(models: list[Path], test: "TestSet") -> "TestSet":
 
 def _translated(path: Path, test: "TestSet", search: dict[str, Any], device: str, check: Callable[[], None]) -> "System":
     from dragoman.decoding.translate import Translator
+    from dragoman.devices import keep_freed_memory
     from dragoman.evaluation.systems import translating_system
 
+    keep_freed_memory()  # as where it translates for good, for its speed is compared
     translator = Translator.load(path, device=device)
     notify(f"{path}: translating {counted(len(test), 'sentence')}")
     return translating_system(str(path), translator, test, **search, warm_up=True, check=check)
