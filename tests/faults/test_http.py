@@ -369,14 +369,14 @@ def test_a_stream_that_nobody_reads_ends_within_two_steps(pair: Path, monkeypatc
     import dragoman.decoding.prepared as prepared
 
     steps, pace = [], threading.Semaphore(3)
-    whole = prepared.PreparedStep.next
+    whole = prepared.PreparedStep.likeliest
 
     def counted(self: object, *given: object) -> object:
         assert pace.acquire(timeout=20)
         steps.append(1)
         return whole(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prepared.PreparedStep, "next", counted)
+    monkeypatch.setattr(prepared.PreparedStep, "likeliest", counted)
     with serving(pair, device="cpu") as client:
         connection = socket.create_connection(client.place, timeout=20)
         body = json.dumps({"q": "ona bek tilu rem sova kip dal", "no_repeat_ngram": 0, **BASE}).encode()

@@ -183,6 +183,7 @@ def test_texts_that_look_like_markup_stay_text(tmp_path: Path, run: Run) -> None
         (["hyp", "hyp"], 2, "nothing to compare with; give --test PATH, or --reference FILE"),
         (["hyp", "hyp", "--reference", "t.bb", "--metric", "blue"], 2, "metric blue: unknown"),
         (["hyp", "hyp", "--reference", "t.bb", "--beam", "3"], 2, "--beam: for models that translate, and these are all files"),
+        (["hyp", "hyp", "--reference", "t.bb", "--device", "cpu"], 2, "--device: for models that translate, and these are all files"),
         (["hyp", "hyp", "--reference", "t.bb", "--reference", "short"], 1, "short: 5 lines, but t.bb has 12;"),
         (["one", "two", "--reference", "t.bb"], 2, "no test set; give --test PATH"),
         (["one", "hyp", "--test", "t", "--pair", "aa-bb"], 2, "--pair: the models tell their languages"),

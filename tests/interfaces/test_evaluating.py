@@ -309,6 +309,7 @@ def test_many_lines_get_fewer_resamples_and_are_told(caplog: pytest.LogCaptureFi
         (["--hypotheses", "hyp.de", "--test", "t", "--pair", "ende"], 2, "--pair ende: not SOURCE-TARGET"),
         (["--hypotheses", "hyp.de", "--reference", "t.de", "--beam", "2", "-o", "x"], 2, "--beam, --output: for a MODEL that translates"),
         (["--hypotheses", "hyp.de", "--reference", "t.de", "--ensemble", "x"], 2, "--ensemble: for a MODEL that translates"),
+        (["--hypotheses", "hyp.de", "--reference", "t.de", "--device", "cpu"], 2, "--device: for a MODEL that translates"),
         (["model", "--hypotheses", "hyp.de", "--test", "t.en,t.de"], 2, "give a MODEL to translate with, or --hypotheses FILE"),
         (["--test", "t.en,t.de"], 2, "give a MODEL to translate with, or --hypotheses FILE"),
         (

@@ -439,7 +439,7 @@ def test_the_time_is_up(data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     run = tmp_path / "run"
     assert train(run, data, *valid(data), "--max-minutes", "0.00001") == 0
     said = capsys.readouterr().err.splitlines()
-    assert said[-2] == f"  dragoman train --resume --out {run} --max-minutes 2e-05"
+    assert said[-2] == f"  dragoman train --resume --out {run} --max-minutes 1"  # twice 1e-05 are over as well
     assert [line for line in said if re.match(r"the 1e-05 minutes are over \(\d+\.\d with the last evaluation\) at step 1; ", line)]
     assert list(checkpoints(run)) == [1]
     assert records(run, "event")[-1]["reason"] == "max_minutes"

@@ -112,14 +112,14 @@ def test_stop_ends_the_search(open_page: Opens, served: Client, monkeypatch: pyt
     import dragoman.decoding.prepared as prepared
 
     steps, pace = [], threading.Semaphore(2)
-    whole = prepared.PreparedStep.next
+    whole = prepared.PreparedStep.likeliest
 
     def counted(self: object, *given: object) -> object:
         assert pace.acquire(timeout=20)
         steps.append(1)
         return whole(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prepared.PreparedStep, "next", counted)
+    monkeypatch.setattr(prepared.PreparedStep, "likeliest", counted)
     page = open_page()
     page.fill("#text", f"{TEXT} sova kip dal nur")
     page.click("button.main")

@@ -74,7 +74,7 @@ def compare(
         hush()
     check_page(html)
     search = {"beam": beam, "alpha": alpha, "max_length": max_length}
-    _check(systems, test or [], pair, search)
+    _check(systems, test or [], pair, {**search, "device": None if device == "auto" else device})
     measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
     from dragoman.evaluation.testset import files_of_test_set
 

@@ -150,6 +150,7 @@ def _check(asked: Mapping[str, Any]) -> None:
         raise UsageError("--pair: the model tells its languages; leave it out")
     of_model = {name: asked[name] for name in SEARCH} | {name: asked[name] or None for name in ("ensemble", "output")}
     of_model["precision"] = None if asked["precision"] == "fp32" else asked["precision"]
+    of_model["device"] = None if asked["device"] == "auto" else asked["device"]
     useless = [f"--{name.replace('_', '-')}" for name, value in of_model.items() if value is not None]
     if hypotheses is not None and useless:
         raise UsageError(f"{', '.join(useless)}: for a MODEL that translates; with --hypotheses leave it out")

@@ -1,5 +1,6 @@
 """How long work ends: a training or a translation at a signal, and what is said when a training has ended."""
 
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -137,16 +138,17 @@ def say_farewell(log: "RunLog", run: Path, trainer: "Trainer", reason: str) -> N
     from dragoman.training.report import Report
 
     progress, minutes = trainer.progress, trainer.settings.max_minutes or 0
+    taken = progress.seconds / 60
     over = "the minute is over" if minutes == 1 else f"the {minutes:g} minutes are over"
     why = {
         "max_steps": "all steps done",
-        "max_minutes": f"{over} ({progress.seconds / 60:.1f} with the last evaluation)",
+        "max_minutes": f"{over} ({taken:.1f} with the last evaluation)",
         "patience": "no better evaluation for long enough",
         "interrupted": "interrupted",
     }[reason]
     more = {
         "max_steps": f" --max-steps {2 * progress.step}",
-        "max_minutes": f" --max-minutes {2 * minutes:g}",
+        "max_minutes": f" --max-minutes {2 * minutes if 2 * minutes > taken else math.ceil(2 * taken):g}",
         "patience": " --set training.patience=0",
         "interrupted": "",
     }[reason]

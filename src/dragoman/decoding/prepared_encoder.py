@@ -19,7 +19,7 @@ from dragoman.model.masks import padding_mask
 from dragoman.model.transformer import Encoder
 
 _FULL = 0.9
-"""The share of tokens from which on padding is computed like them: to leave it out takes as long then."""
+"""The share of tokens from which on padding is computed like them: there is little then that leaving it out could save."""
 
 
 class Tokens:

@@ -69,13 +69,13 @@ class _Blocks:
 
 
 def _narrow_rows(x: Tensor) -> Tensor:
-    """x (…, I) as rows (P, I) in bfloat16: of few rows the more that are none take a good part of the time, so there are fewer."""
+    """x (…, I) as rows (P, I) in bfloat16: of few rows, those that fill them up would be a good part, so there are fewer."""
     count = x.numel() // x.size(-1)
     return product_rows(x, torch.bfloat16, multiple=32 if count <= ROWS else 64 if count <= 4 * ROWS else ROWS)
 
 
 class _NarrowBlocks:
-    """x Wᵀ + b in bfloat16, whose matrix lies in oneDNN's blocks where it takes such; a ReLU behind it costs nothing."""
+    """x Wᵀ + b in bfloat16, whose matrix lies in oneDNN's blocks where it takes such; a ReLU may come with it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         narrow, self.bias = weight.bfloat16(), None if bias is None else bias.bfloat16()
