@@ -67,7 +67,7 @@ class Prepared:
     own: list[Growing]  # of each layer, T positions
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
     folded: "tuple[Encoded, list[_Folded]] | None" = None  # of one sentence: its encoder's output, and each layer's
-    room: Tensor | None = None  # of the last log-probabilities, N rows or more
+    room: Tensor | None = None  # of the last log-probabilities, as many rows as were made together or more
 
 
 @dataclass(frozen=True)

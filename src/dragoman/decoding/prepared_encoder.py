@@ -46,8 +46,10 @@ class Tokens:
 
     def in_passing(self, rows: Tensor) -> Tensor:
         """The same, in room that the next rows of this width take over."""
-        self._room = self._into(self._room, rows)
-        return self._room
+        padded = self._into(self._room, rows)
+        if self.places is not None:
+            self._room = padded
+        return padded
 
     def _into(self, room: Tensor | None, rows: Tensor) -> Tensor:
         if self.places is not None:

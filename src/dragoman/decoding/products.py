@@ -1,6 +1,6 @@
 """Matrix products made ready for search: weights joined, converted and laid out once, and the output layer in room that steps share.
 
-Shapes:  N rows   I numbers in   O numbers out   D = d_model   V target vocabulary
+Shapes:  N rows   P = N rounded up   I numbers in   O numbers out   F = d_ff   D = d_model   V target vocabulary
 """
 
 import copy
@@ -75,7 +75,10 @@ def _narrow_rows(x: Tensor) -> Tensor:
 
 
 class _NarrowBlocks:
-    """x Wᵀ + b in bfloat16, whose matrix lies in oneDNN's blocks where it takes such; a ReLU may come with it."""
+    """x Wᵀ + b in bfloat16, whose matrix lies in oneDNN's blocks where it takes such; a ReLU may come with it.
+
+    The bias is rounded as the matrix is, and added before the sum is rounded.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         narrow, self.bias = weight.bfloat16(), None if bias is None else bias.bfloat16()

@@ -1,6 +1,7 @@
 """What a search needs from a model: one step at a time, over many hypotheses at once (Section 6.1).
 
-Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows   D = d_model   V target vocabulary
+Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows   n some of them   k tokens of each   D = d_model
+         V target vocabulary
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.model import EncoderDecoder
+from dragoman.model.linear import ROWS
 
 State = TypeVar("State")
 
@@ -37,7 +39,6 @@ class StepModel(Protocol[State]):
 
 _GROUP = 16  # numbers of a row of which the largest stands for all: sorting all of a wide row takes several times as long
 _FEW = 4  # rows whose largest number is found sooner by looking at each
-_ROWS = 128  # looked at together on a CPU, so that they stay near it
 
 
 def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -48,7 +49,7 @@ def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if size // _GROUP < 2 * k:
         return scores.topk(k)
     rows = scores.flatten(0, -2)  # (N, V)
-    together = _ROWS if rows.device.type == "cpu" else max(len(rows), 1)
+    together = ROWS if rows.device.type == "cpu" else max(len(rows), 1)  # on a CPU so few that they stay near it
     parts = [_largest(rows[first : first + together], k) for first in range(0, max(len(rows), 1), together)]
     values, places = (part[0] if len(parts) == 1 else torch.cat(part) for part in zip(*parts, strict=True))  # (N, k)
     shape = (*scores.shape[:-1], k)
@@ -91,7 +92,10 @@ class Asked:
 
 
 def likeliest(model: StepModel[State], tokens: Tensor, state: State, asked: Asked) -> tuple[Likeliest, State]:
-    """`StepModel.next` for what is asked alone. A model that has a function of this name need not make all log-probabilities at once."""
+    """`StepModel.next` for what is asked alone.
+
+    A model that has a function of this name need not make all log-probabilities at once; its ``next`` is not called then.
+    """
     own = getattr(model, "likeliest", None)
     if own is not None:
         found: tuple[Likeliest, State] = own(tokens, state, asked)

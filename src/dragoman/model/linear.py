@@ -1,6 +1,6 @@
 """Matrix products (Section 3) in bfloat16 on a CPU, where autocast asks for them; everything around them stays float32.
 
-Shapes:  N rows, the positions of a batch   P = N rounded up to a multiple of `ROWS`   I numbers in   O numbers out   F = d_ff
+Shapes:  N rows, the positions of a batch   P = N rounded up to a multiple, mostly of `ROWS`   I numbers in   O numbers out   F = d_ff
 """
 
 from typing import Any, cast
