@@ -256,7 +256,16 @@ class _WholeStep(StepModel[Any]):
     """A step model that knows nothing but all log-probabilities."""
 
     def __init__(self, model: StepModel[Any]) -> None:
-        self.start, self.next, self.reorder = model.start, model.next, model.reorder  # type: ignore[method-assign]
+        self.model = model
+
+    def start(self, source: torch.Tensor, source_mask: torch.Tensor) -> Any:
+        return self.model.start(source, source_mask)
+
+    def next(self, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        return self.model.next(tokens, state)
+
+    def reorder(self, state: Any, rows: torch.Tensor) -> Any:
+        return self.model.reorder(state, rows)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
