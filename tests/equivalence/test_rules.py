@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -313,11 +312,23 @@ def written_by_a_step(n: int, beam: int) -> int:
         torch.zeros(1, 1, 0),
     )
     choose(start, torch.randn(1, 1, 6).log_softmax(2), 1)
-    live = replace(start, total=torch.zeros(1, beam), tokens=torch.full((1, beam, n), 5), token_scores=torch.zeros(1, beam, n))
+    live = start._replace(total=torch.zeros(1, beam), tokens=torch.full((1, beam, n), 5), token_scores=torch.zeros(1, beam, n))
     choose.settled = choose.settled.expand(-1, beam, -1)
     with Written() as written:
         choose(live, torch.randn(1, beam, 6).log_softmax(2), beam)
     return written.count
+
+
+def test_the_guard_sleeps_just_as_long_as_it_takes_nothing_away() -> None:
+    """A search does not ask it of shorter outputs: of one token again and again it takes something as soon as it is asked."""
+    guard = RepetitionGuard([[5]], least=6, eos=END, device=torch.device("cpu"))
+
+    def allowed(n: int) -> int:
+        scores = torch.zeros(1, 8)
+        guard(scores, torch.full((1, n), 3), torch.tensor([0]))
+        return int((scores > -math.inf).sum())
+
+    assert [allowed(n) for n in range(guard.sleeps + 1)] == [*[8] * guard.sleeps, 1]
 
 
 def test_a_step_with_phrases_costs_the_same_after_many_tokens_and_grows_with_the_beam_as_it_does() -> None:

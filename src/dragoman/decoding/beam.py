@@ -13,7 +13,7 @@ continuations than the most probable.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -57,8 +57,7 @@ def check_n_best(n_best: int, beam: int) -> None:
         raise UsageError(f"{option('n_best')}={n_best} with {option('beam')}={beam}: it must be at least 1 and at most the beam")
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(NamedTuple):
     """The sentences still searched and their live hypotheses; a total of -∞ marks a place that is empty."""
 
     sentence: Tensor  # (B,) place in the caller's batch
@@ -71,7 +70,7 @@ class Live:
 
     def select(self, kept: Tensor) -> "Live":
         """The sentences at the places ``kept``."""
-        return Live(*(getattr(self, field.name)[kept] for field in fields(self)))
+        return Live(*(field[kept] for field in self))
 
 
 class Chosen(NamedTuple):
@@ -102,6 +101,8 @@ def most_probable(live: Live, log_probs: Tensor, beam: int) -> Chosen:
 def _best_of(live: Live, token_scores: Tensor, tokens: Tensor, beam: int) -> Chosen:
     """The ``beam`` best of the continuations by these tokens (B, K, k)."""
     totals = (live.total[..., None] + token_scores).flatten(1)  # (B, K·k) §6.1 totals = log P so far + log p of the token
+    if totals.size(1) == 1:  # nothing to choose from
+        return Chosen(totals, token_scores[:, 0], torch.zeros_like(tokens[:, 0]), tokens[:, 0])
     total, place = totals.topk(min(beam, totals.size(1)))  # (B, K) with the new K
     return Chosen(total, token_scores.flatten(1).gather(1, place), place // tokens.size(2), tokens.flatten(1).gather(1, place))
 
@@ -183,9 +184,10 @@ def _restrict(
     for low, high in never:
         log_probs.narrow(1, low, high + 1 - low).fill_(-math.inf)
     rows, shape = slice(first, first + len(log_probs)), live.tokens.shape[:2]
-    if rules:
+    awake = [rule for rule in rules if live.tokens.size(2) >= rule.sleeps]
+    if awake:
         tokens, sentence = live.tokens.flatten(0, 1)[rows], live.sentence[:, None].expand(shape).reshape(-1)[rows]  # (n, …), (n,)
-        for rule in rules:
+        for rule in awake:
             rule(log_probs, tokens, sentence)
     if eos is not None:
         at_limit = (live.limit == live.tokens.size(2) + 1)[:, None].expand(shape).reshape(-1)[rows]  # (n,)
@@ -224,8 +226,7 @@ def _extend(live: Live, chosen: Chosen) -> tuple[Live, Tensor | None]:
     if hypotheses > 1 or chosen.token.size(1) > 1:
         rows = chosen.hypothesis + hypotheses * torch.arange(sentences, device=live.limit.device)[:, None]  # (B, K) with the new K
         tokens, token_scores = (each.flatten(0, 1)[rows] for each in (tokens, token_scores))
-    return replace(
-        live,
+    return live._replace(
         total=chosen.total,
         tokens=torch.cat((tokens, chosen.token[..., None]), -1),  # (B, K, n + 1)
         token_scores=torch.cat((token_scores, chosen.token_score[..., None]), -1),
@@ -250,7 +251,7 @@ def _finish(live: Live, finished: list[list[Hypothesis]], *, alpha: float, eos: 
         best.sort(key=lambda hypothesis: -hypothesis.score)
         del best[n_best:]
     best_scores = torch.cat((live.best, score.masked_fill(~ended, -math.inf)), 1).topk(n_best).values  # (B, n_best)
-    return replace(live, total=live.total.masked_fill(ended, -math.inf), best=best_scores)
+    return live._replace(total=live.total.masked_fill(ended, -math.inf), best=best_scores)
 
 
 def _may_win(live: Live, alpha: float) -> Tensor:

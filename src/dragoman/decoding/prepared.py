@@ -13,7 +13,7 @@ matrices, so these products are taken once, and a step has two small ones in pla
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast, get_args
 
@@ -55,8 +55,7 @@ class Encoded(NamedTuple):
     tokens: Tokens
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """What a `PreparedStep` has seen. A state is used once: the next one writes into its room."""
 
     hypotheses: int  # K
@@ -84,8 +83,8 @@ class _Folded:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (K, D) of the sentence's hypotheses; returns (K, D)."""
-        scores = torch.addmm(self.bias, x, self.before).view(len(x), self.heads, -1)  # (K, H, S)
-        return torch.mm(torch.softmax(scores, -1).view(len(x), -1), self.behind)
+        scores = torch.addmm(self.bias, x, self.before).view(x.size(0), self.heads, -1)  # (K, H, S)
+        return torch.mm(torch.softmax(scores, -1).view(x.size(0), -1), self.behind)
 
 
 class _Layer:
@@ -206,22 +205,24 @@ class PreparedStep(StepModel[Prepared]):
     @torch.no_grad()
     def likeliest(self, tokens: Tensor, state: Prepared, asked: Asked) -> tuple[Likeliest, Prepared]:
         """The same where no more is asked, with log-probabilities of a few rows at a time, which stay near the processor."""
-        room = self.output.room(min(len(tokens), ROWS), state.room)
+        rows = tokens.size(0)
+        room = self.output.room(min(rows, ROWS), state.room)
         hidden, state = self._step(tokens, state, room)  # (N, D)
+        if rows <= ROWS:
+            return asked.of(self.output.log_probs(hidden, room)), state
         parts = [asked.of(part, first) for first, part in self.output.parts(hidden, room)]
-        found = parts[0] if len(parts) == 1 else Likeliest(*map(torch.cat, zip(*parts, strict=True)))
-        return found, state
+        return Likeliest(*map(torch.cat, zip(*parts, strict=True))), state
 
     def _step(self, tokens: Tensor, state: Prepared, room: Tensor | None) -> tuple[Tensor, Prepared]:
         """What the output layer is given (N, D), and the state with it."""
-        decoder, count = self.decoder, state.hypotheses
+        decoder, rows, count = self.decoder, tokens.size(0), state.hypotheses
         if state.seen is not None and state.length >= _ROOM and state.steps % _EVERY == 0:
             state = _without_unseen(state)
         length = state.length + count
         # Nobody watches these modules (`can_prepare`), so they are called without what their own calls take.
         x = decoder.positions.forward(decoder.embedding.forward(tokens[:, None]), state.steps)[:, 0]  # (N, D)
-        seen = _with_own(state.seen, len(tokens) // count, count, state.length, x)
-        fewest = _FEWEST if len(tokens) > count else 1  # of one sentence, to add nobody's keys takes longer than it saves
+        seen = _with_own(state.seen, rows // count, count, state.length, x)
+        fewest = _FEWEST if rows > count else 1  # of one sentence, to add nobody's keys takes longer than it saves
         masks, shown = (_mask(seen, length, fewest, x), state.memory_mask.expand(-1, -1, count, -1)), max(length, fewest)
         own = state.own
         if own[0].room < length:
@@ -237,14 +238,14 @@ class PreparedStep(StepModel[Prepared]):
         first = state.own[0]
         before, after = len(first.keys), len(rows)
         if state.folded and after > 1:
-            state = replace(state, memory=[layer.memory(state.folded[0], _FEWEST) for layer in self.layers], folded=None)
+            state = state._replace(memory=[layer.memory(state.folded[0], _FEWEST) for layer in self.layers], folded=None)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
             seen = first.keys.new_zeros(before, state.hypotheses, state.length)
         if seen is not None:
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
         sentence = rows[:, 0] // state.hypotheses  # (B,)
-        state = replace(state, hypotheses=rows.size(1), seen=seen)
+        state = state._replace(hypotheses=rows.size(1), seen=seen)
         if before == 1 and after <= 1:  # nothing moves, or is left
             return state
         moved = (sentence != torch.arange(after, device=rows.device)).nonzero()[:, 0]  # (M,) places that get another sentence
@@ -262,7 +263,7 @@ class PreparedStep(StepModel[Prepared]):
         else:
             places = first.rows(positions, sentence)
             memories, caches = [each.select(sentence) for each in state.memory], [seen.select(places, after) for seen in state.own]
-        return replace(state, memory=memories, own=caches, memory_mask=state.memory_mask.index_select(0, sentence))
+        return state._replace(memory=memories, own=caches, memory_mask=state.memory_mask.index_select(0, sentence))
 
 
 def check_precision(precision: str, models: Sequence[EncoderDecoder]) -> None:
@@ -342,7 +343,7 @@ def _without_unseen(state: Prepared) -> Prepared:
     rows = state.own[0].rows(places.t(), torch.arange(len(places), device=seen.device))  # (T'·B)
     for own in state.own:
         own.begin_with(own.taken(rows, len(places)))
-    return replace(state, length=most, seen=seen.gather(2, places[:, None].expand(-1, seen.size(1), -1)))
+    return state._replace(length=most, seen=seen.gather(2, places[:, None].expand(-1, seen.size(1), -1)))
 
 
 def _are_many(heads: int, like: Tensor) -> bool:

@@ -56,11 +56,11 @@ class _Blocks:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, I); returns (N, O)."""
-        return self.piece(x) if len(x) <= ROWS else torch.cat([self.piece(part) for part in torch.split(x, ROWS)])
+        return self.piece(x) if x.size(0) <= ROWS else torch.cat([self.piece(part) for part in torch.split(x, ROWS)])
 
     def piece(self, x: Tensor) -> Tensor:
         """The same for at most `ROWS` rows, so that what is in passing stays near the processor."""
-        count = len(x)
+        count = x.size(0)
         # oneDNN writes code for each new count, and takes longer for fewer than 4 rows than for 4.
         if more := -count % (4 if count < 4 else 1 if count <= 8 else 8 if count <= 64 else 16):
             x = F.pad(x, (0, 0, 0, more))
@@ -193,7 +193,10 @@ class Product(nn.Module):
 
     def of_rows(self) -> Callable[[Tensor], Tensor]:
         """The same for x (N, I), as a function of as few calls as can be."""
-        return self.forward if self.wide is None or self.narrow is not None or self.packed is not None else self.wide
+        wide, least = self.wide, FEWEST_NARROW if self.narrow is not None else _SINGLE + 1
+        if wide is None or (self.narrow is None and self.packed is None):
+            return wide or self.forward
+        return lambda x: wide(x) if x.size(0) < least else self.forward(x)
 
 
 class OutputProduct:
@@ -226,17 +229,21 @@ class OutputProduct:
         """
         if self.weight.device.type != "cpu" or (self.product is not None and rows <= _EIGHT_ROWS):
             return None
-        return before if before is not None and len(before) >= rows else self.weight.new_empty(rows, len(self.weight))
+        return before if before is not None and before.size(0) >= rows else self.weight.new_empty(rows, self.weight.size(0))
 
     def log_probs(self, hidden: Tensor, room: Tensor | None) -> Tensor:
         """Log-probabilities (N, V) after hidden states (N, D), in the first rows of the room."""
         if room is None:
             logits = self._of_its_own(hidden)  # (N, V)
             return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
-        write = self._writer(len(hidden))
-        for some, place in zip(torch.split(hidden, ROWS), torch.split(room, ROWS), strict=False):
-            write(some, place[: len(some)])
-        return room[: len(hidden)]
+        rows = hidden.size(0)
+        write, made = self._writer(rows), room[:rows]
+        if rows <= ROWS:
+            write(hidden, made)
+        else:
+            for some, place in zip(torch.split(hidden, ROWS), torch.split(made, ROWS), strict=True):
+                write(some, place)
+        return made
 
     def parts(self, hidden: Tensor, room: Tensor | None) -> Iterator[tuple[int, Tensor]]:
         """The same, at most `ROWS` rows at a time and the number of the first, one after the other in the room; all at once without."""
@@ -301,7 +308,7 @@ def feed_forward(module: nn.Module, precision: Precision) -> Any:
         narrow_first, narrow_second = (product.narrow for product in products)
 
         def in_turn(x: Tensor) -> Tensor:
-            if narrow_first is None or narrow_second is None or len(x) < FEWEST_NARROW:
+            if narrow_first is None or narrow_second is None or x.size(0) < FEWEST_NARROW:
                 return second(first(x).relu_())
             inner = narrow_first(_narrow_rows(x), relu=True)  # (P, F)
             return narrow_second(inner)[: len(x)].to(x.dtype)

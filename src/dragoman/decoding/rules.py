@@ -17,9 +17,11 @@ class Rule(Protocol):
     """A rule of a search: it sets to -∞ what may not follow, in place, and leaves the rest as the model has it.
 
     ``row_by_row``: it looks at each row by itself and remembers nothing, so it may be asked of a few rows of a step at a time.
+    ``sleeps``: the tokens before which it takes nothing away, so that it need not be asked.
     """
 
     row_by_row: bool = False
+    sleeps: int = 0
 
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """scores (N, V) of what follows; tokens (N, n) so far, without the start; sentence (N,), places in the caller's batch.
@@ -86,6 +88,7 @@ class RepetitionGuard(Rule):
 
     def __init__(self, sources: Sequence[Sequence[int]], *, least: int, eos: int, device: torch.device) -> None:
         self.sources, self.least, self.eos, self.device = sources, least, eos, device
+        self.sleeps = least + 1
 
     @cached_property
     def copies(self) -> list[int]:

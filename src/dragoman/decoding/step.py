@@ -6,7 +6,6 @@ Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -75,20 +74,19 @@ class Likeliest(NamedTuple):
     tokens: Tensor
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a search asks of a step where it needs no more than that: the ``count`` most probable tokens of those that may follow.
+class Asked(NamedTuple):
+    """What a search asks of a step where it needs no more than that: the ``number`` most probable tokens of those that may follow.
 
     ``restrict`` sets to -∞, in place, what may not, in log-probabilities (n, V) of the rows from a given one on.
     """
 
-    count: int
+    number: int
     restrict: Callable[[Tensor, int], None]
 
     def of(self, log_probs: Tensor, first: int = 0) -> Likeliest:
         """Of log-probabilities (n, V) of the rows from ``first`` on, which are written to."""
         self.restrict(log_probs, first)
-        return Likeliest(*largest(log_probs, min(self.count, log_probs.size(1))))
+        return Likeliest(*largest(log_probs, min(self.number, log_probs.size(1))))
 
 
 def likeliest(model: StepModel[State], tokens: Tensor, state: State, asked: Asked) -> tuple[Likeliest, State]:
