@@ -64,6 +64,18 @@ def test_b67_beyond_it_the_limit_and_the_size_are_told(server: Client, q: str | 
     alive(server)
 
 
+def test_a_target_may_be_a_whole_address(server: Client) -> None:
+    """As clients send it that take the server for a proxy; its host, and not the header's, is the one that was asked for."""
+    body = b'{"q": "ona", "source": "en", "target": "de"}'
+    head = b"POST %s/translate HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 44\r\nConnection: close\r\n\r\n"
+    for address in (b"http://localhost", b"HTTP://127.0.0.1:5000"):
+        answer = exchange(server, head % (address, b"elsewhere.example") + body)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == {"translatedText": "ona"}
+    assert exchange(server, head % (b"http://elsewhere.example", b"localhost") + body).startswith(b"HTTP/1.1 403 ")
+    assert exchange(server, b"GET http://localhost HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 302 ")
+
+
 def test_b67_fifty_megabytes_are_refused_before_they_are_read(server: Client) -> None:
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50000000\r\n\r\n"
     answer = exchange(server, head + b'{"q": "')

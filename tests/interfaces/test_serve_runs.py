@@ -342,6 +342,7 @@ def test_the_page_is_for_browsers_and_fetches_nothing_from_elsewhere(made: Path,
             assert "access-control-allow-origin" not in answer.headers
         same = client.get("/web/js/main.js", **{"If-None-Match": f'W/"x", {script.headers["etag"]}'})
         assert (same.status, same.body, same.headers["etag"]) == (304, b"", script.headers["etag"])
+        assert client.get("/web/js/main.js", **{"If-None-Match": "*"}).status == 304
         small = client.get("/web/js/main.js", **{"Accept-Encoding": "br, gzip"})
         assert (small.headers["content-encoding"], small.headers["vary"]) == ("gzip", "Accept-Encoding")
         assert gzip.decompress(small.body) == script.body

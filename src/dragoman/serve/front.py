@@ -5,6 +5,7 @@ Nothing of a text, a key or an address is written down anywhere.
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,8 @@ _SHARED = {"/translate", "/detect", "/languages", "/frontend/settings", "/transl
 _FILES = "/translate_file"
 _ALWAYS = {"/livez", "/health"}
 """Routes that answer while the server ends, too."""
+_WHOLE = re.compile(r"https?://(?P<host>[^/]*)(?P<path>/.*)?", re.IGNORECASE | re.DOTALL)
+"""A target that is a whole address, as a client sends it that takes the server for a proxy; servers must take it (RFC 9112, 3.2.2)."""
 _BODY_SECONDS = 60.0  # that the body of a request may take to arrive
 
 _CLOSE = {"Connection": "close"}  # what is still to come of the body is not read
@@ -71,9 +74,12 @@ class _Exchange:
 
     def __init__(self, front: Front, scope: Scope, receive: Receive, send: Send) -> None:
         self.front, self.service, self.receive, self.send_on = front, front.service, receive, send
-        self.path = _path(scope["path"], self.service.settings.url_prefix)
-        self.scope: Scope = {**scope, "app": front, "path": self.path or "", "root_path": "", "state": {}}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        target = scope["path"]
+        if whole := _WHOLE.fullmatch(target):  # whose host counts, and not the header's
+            self.headers["host"], target = whole["host"], whole["path"] or "/"
+        self.path = _path(target, self.service.settings.url_prefix)
+        self.scope: Scope = {**scope, "app": front, "path": self.path or "", "root_path": "", "state": {}}
         self.status, self.began, self.started, self.read = 0, time.perf_counter(), False, 0
         self.whole, self.gone = asyncio.Event(), asyncio.Event()
         self.due = asyncio.get_running_loop().time() + _BODY_SECONDS  # of the whole body, however it trickles

@@ -46,7 +46,8 @@ def _answer(request: Request, name: str, *, vary: bool = False) -> Response:
         "ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY,
         "Vary": "Accept, Accept-Encoding" if vary else "Accept-Encoding", **({"Content-Encoding": "gzip"} if zipped else {}),
     }  # fmt: skip
-    if tag in re.findall(r'"[^"]*"', request.headers.get("if-none-match", "")):
+    known = request.headers.get("if-none-match", "").strip()
+    if known == "*" or tag in re.findall(r'"[^"]*"', known):
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=f"{_TYPES[found['kind']]}; charset=utf-8", headers=headers)
 
