@@ -11,7 +11,7 @@ TINY_GPT: dict[str, Any] = {
     "model.architecture": "decoder-only", "model.decoder_layers": 1, "model.d_model": 16, "model.d_ff": 32, "model.n_heads": 2,
     "model.norm_place": "pre", "model.max_positions": 12, "data.tokenizer": "characters", "training.batch_tokens": 60,
     "training.schedule": "constant", "training.warmup_steps": 1, "training.learning_rate": 0.01, "training.log_every": 1,
-    "training.evaluate_every": 5, "training.label_smoothing": 0.0, "training.sampled_batches": 2, "training.best_by": "loss",
+    "training.evaluate_every": 5, "training.label_smoothing": 0.0, "training.sampled_batches": 2,
 }  # fmt: skip
 """A run of a few milliseconds a step; the rate is high at once, so that weights move."""
 TINY_BERT: dict[str, Any] = {name: value for name, value in TINY_GPT.items() if name != "model.decoder_layers"} | {

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dragoman.errors import DragomanError, unwritable
+from dragoman.errors import DragomanError, UsageError, unwritable
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """Gives a folder to fill, which takes the name ``folder`` when the block ends well and is removed when it does not.
 
-    Raises DragomanError when the name is taken or the disk refuses, naming the place and the reason.
+    Raises UsageError when the name is taken, DragomanError when the disk refuses, naming the place and the reason.
     """
     require_new(folder)
     beside = folder.with_name(f".{folder.name}.partial")  # a fixed name, so that what a killed writer left is found and removed
@@ -47,9 +47,9 @@ def passing_folder(out: Path) -> Iterator[Path]:
 
 
 def require_new(path: Path) -> None:
-    """Raises DragomanError when the name is taken."""
+    """Raises UsageError when the name is taken."""
     if path.exists():
-        raise DragomanError(f"{path}: already exists; choose another name or remove it")
+        raise UsageError(f"{path}: already exists; choose another name or remove it")
 
 
 def write_file(path: Path, text: str) -> None:

@@ -140,7 +140,7 @@ def test_going_on_from_a_model_takes_its_vocabulary_and_weights(data: Path, tmp_
     assert begin(tmp_path / "one", data, 5, TINY_GPT) == 0
     other = tmp_path / "other.txt"
     other.write_text(words(20, seed=4) + "Z\n", encoding="utf-8")
-    few = {name: TINY_GPT[name] for name in ("training.batch_tokens", "training.label_smoothing", "training.best_by")}
+    few = {name: TINY_GPT[name] for name in ("training.batch_tokens", "training.label_smoothing")}
     start = ("--from", tmp_path / "one", "--max-steps", "1", "--quiet")
     assert train_text(tmp_path / "two", other, *start, base=few, training__schedule="constant", training__learning_rate=1e-12) == 0
     before, after = load_bundle(tmp_path / "one"), load_bundle(checkpoints(tmp_path / "two")[1])

@@ -69,8 +69,29 @@ def test_a_file_that_cannot_be_is_told_with_its_remedy(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1), err
     assert err.startswith("dragoman: ")
-    assert f"{place}: " in err or f"{desk / place}: " in err
+    assert f"{place}: " in err
+    assert str(desk) not in err  # a name is told as it was typed
     assert remedy in err
+
+
+def test_an_output_is_named_as_it_was_typed_and_a_link_to_it_stays(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("out.partial").write_text("somebody's\n")
+    assert main([*TRANSLATE, "-o", "out", "--resume"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "dragoman: out.partial: not of a translation that can go on, for there is no out.partial.json"
+    )
+    Path("out.partial.json").write_text("{}")
+    assert main(["explain", "model", "ona", "--html", "./out"]) == 1
+    assert capsys.readouterr().err == (
+        "dragoman: out.partial: holds an unfinished translation; go on with it by `dragoman translate --resume`, or remove both\n"
+    )
+    Path("link").symlink_to(desk / "none" / "page.html")
+    assert main([*HYPOTHESES, "--reference", "text", "--html", "link"]) == 1
+    assert capsys.readouterr().err == f"dragoman: link: cannot write: {os.strerror(errno.ENOENT)}{NOWHERE}\n"
+    Path("none").mkdir()
+    assert main([*HYPOTHESES, "--reference", "text", "--html", "link", "--bootstrap", "0"]) == 0
+    assert Path("link").readlink() == desk / "none" / "page.html"
+    assert [path.name for path in Path("none").iterdir()] == ["page.html"]
 
 
 @pytest.mark.parametrize("sentence", [unreadable, unwritable])

@@ -175,7 +175,7 @@ def test_an_interruption_says_how_to_go_on(model: Path, desk: Path, capfd: pytes
             patch.setattr(Unfinished, "add", ended(number))
             assert run(model, "--resume") == status
         assert but_for_limits(capfd.readouterr().err).splitlines() == [
-            f"dragoman: warning: {desk / 'out.partial'}: holds the first 4 lines; the same command with --resume goes on from there",
+            "dragoman: warning: out.partial: holds the first 4 lines; the same command with --resume goes on from there",
             f"dragoman: {word}",
         ]
         Path("out.partial").unlink()
@@ -203,7 +203,7 @@ def test_a_signal_just_after_a_failure_does_not_keep_it_from_saying_how_to_go_on
     monkeypatch.setattr(unfinished, "undisturbed", just_before)
     assert run(model, "--resume") == 143
     assert but_for_limits(capfd.readouterr().err).splitlines() == [
-        f"dragoman: warning: {desk / 'out.partial'}: holds the first 4 lines; the same command with --resume goes on from there",
+        "dragoman: warning: out.partial: holds the first 4 lines; the same command with --resume goes on from there",
         "dragoman: terminated",
     ]
 
@@ -453,7 +453,7 @@ def test_a_full_disk_stops_with_one_line_and_can_be_gone_on_from(
     assert run(model) == 1
     *_, kept, last = but_for_limits(capfd.readouterr().err).splitlines()
     assert "out.partial: holds the first 4 lines" in kept
-    assert last == f"dragoman: {desk / 'out'}: cannot write: No space left on device; make room there, and go on with --resume"
+    assert last == "dragoman: out: cannot write: No space left on device; make room there, and go on with --resume"
     assert run(model, "--resume", "--quiet") == 0
     assert Path("out").read_text().splitlines() == [each.text for each in Translator.load(model, device="cpu").translate(LINES)]
 
@@ -481,7 +481,7 @@ def test_a_signal_that_comes_after_a_failure_hides_neither_its_cause_nor_what_wa
     assert run(model) == 1
     *_, kept, last = but_for_limits(capfd.readouterr().err).splitlines()
     assert "out.partial: holds the first 4 lines" in kept
-    assert last == f"dragoman: {desk / 'out'}: cannot write: No space left on device; make room there, and go on with --resume"
+    assert last == "dragoman: out: cannot write: No space left on device; make room there, and go on with --resume"
 
 
 def test_of_two_signals_the_first_is_told(

@@ -190,6 +190,11 @@ def test_texts_that_look_like_markup_stay_text(tmp_path: Path, run: Run) -> None
         (["one", "other", "--test", "t"], 2, "other: translates aa-cc, and one aa-bb; compare models of one direction"),
         (["one", "short", "--test", "t"], 1, "short: 5 lines, but the test set has 12;"),
         (["hyp", "hyp", "--reference", "t.bb", "--bootstrap", "1"], 2, "--bootstrap"),
+        (
+            ["hyp", "hyp", "--reference", "t.bb", "--metric", "chrf++", "--tokenize", "zh"],
+            2,
+            "--tokenize zh with --metric chrf++: it changes",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(

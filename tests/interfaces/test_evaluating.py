@@ -193,6 +193,28 @@ def test_the_level_of_segments(run: Run, files: dict[str, Path]) -> None:
     assert "segments" not in evaluated(run, files)
 
 
+def test_the_level_of_segments_has_the_scores_that_were_asked_for(run: Run, files: dict[str, Path], tmp_path: Path) -> None:
+    arguments = ["evaluate", "--hypotheses", files["hyp.de"], "--reference", files["t.de"], "--segment-level"]
+    for names in (["bleu"], ["ter", "chrf++"], ["chrf"]):
+        asked = [part for name in names for part in ("--metric", name)]
+        heading, *rows = [line.split("\t") for line in run(*arguments, *asked).splitlines()]
+        assert heading == ["line", *names, "exact"]
+        document = json.loads(run(*arguments, *asked, "--json", "--examples", 1, "--bootstrap", 0))
+        assert (len(document["best"]), document[f"{names[0]}_interval"]) == (1, None)
+        assert [row[1:-1] for row in rows] == [[f"{each['scores'][name]:.4f}" for name in names] for each in document["segments"]]
+        assert all({*each["scores"]} == {*names, "chrf"} for each in document["segments"])  # which orders them
+    shown = run(*arguments, "--metric", "bleu", "--examples", 1, "--html", tmp_path / "page.html")
+    assert shown == run(*arguments, "--metric", "bleu")
+    assert "page.html" in [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("names", "splitter"), [(["bleu", "chrf"], "zh"), (["ter"], "char"), (["paper-bleu"], "none"), ([], "intl")])
+def test_a_word_splitter_is_taken_where_a_measure_has_a_use_for_it(names: list[str], splitter: str) -> None:
+    chosen = choose_measures(names, tokenize=splitter)
+    assert {measure.tokenize for measure in chosen} == {splitter}
+    assert {measure.tokenize for measure in choose_measures(names)} == {"13a"}
+
+
 def test_translations_from_standard_input(run: Run, files: dict[str, Path]) -> None:
     found = dragoman("evaluate", "--hypotheses", "-", "--reference", files["t.de"], "--json", "--quiet", stdin=files["hyp.de"].read_bytes())
     assert (found.returncode, found.stderr) == (0, b"")
@@ -324,6 +346,27 @@ def test_many_lines_get_fewer_resamples_and_are_told(caplog: pytest.LogCaptureFi
         (["--hypotheses", "hyp.de", "--reference", "t.de", "--html", "-"], 2, "--html -: standard output holds the scores"),
         (["--hypotheses", "hyp.de", "--reference", "t.de", "--html", "none/page.html"], 1, "none/page.html: cannot write"),
         (["--hypotheses", "hyp.de", "--reference", "t.de", "--seed", "0"], 2, "--seed"),
+        (
+            ["--hypotheses", "hyp.de", "--reference", "t.de", "--metric", "chrf", "--tokenize", "zh"],
+            2,
+            "--tokenize zh with --metric chrf: it changes nothing there; leave it out, or ask for --metric bleu too",
+        ),
+        (
+            ["--hypotheses", "hyp.de", "--reference", "t.de", "--metric", "paper-bleu", "--metric", "ter", "--tokenize", "13a"],
+            2,
+            "--tokenize 13a with --metric paper-bleu --metric ter: it changes nothing there",
+        ),
+        (
+            ["--hypotheses", "hyp.de", "--reference", "t.de", "--bootstrap", "0", "--seed", "3"],
+            2,
+            "--seed 3 with --bootstrap 0: nothing is drawn; leave one of the two out",
+        ),
+        (
+            ["--hypotheses", "hyp.de", "--reference", "t.de", "--segment-level", "--examples", "10", "--bootstrap", "0"],
+            2,
+            "--examples, --bootstrap with --segment-level: the scores of each sentence are all it prints; leave one out, or add --json",
+        ),
+        (["--hypotheses", "hyp.de", "--reference", "t.de", "--segment-level", "--seed", "3"], 2, "--seed with --segment-level: the scores"),
     ],
 )
 def test_what_cannot_be_evaluated_is_one_line(

@@ -273,8 +273,22 @@ def test_the_last_are_those_in_a_row(checkpoints: Path, model: Path, tmp_path: P
 
 
 def test_a_name_that_is_taken_is_said_before_the_run_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["average", str(tmp_path / "no run"), "--last", "2", "--out", str(tmp_path)]) == 1
+    assert main(["average", str(tmp_path / "no run"), "--last", "2", "--out", str(tmp_path)]) == 2
     assert f"dragoman: {tmp_path}: already exists" in capsys.readouterr().err
+
+
+def test_all_commands_of_a_run_are_told(checkpoints: Path, run: Run) -> None:
+    facts = json.loads((checkpoints / "run.json").read_text("utf-8"))
+    facts["argv"] = ["dragoman", "train", "aa-bb", "--out", "my run"]
+    resumed = [{"argv": ["dragoman", "train", "--resume", "--out", "my run", "--seed", str(seed)], "step": 10 * seed} for seed in (1, 2)]
+    for known in ([], resumed, {"step": 1}, [None, {"argv": "train"}]):
+        (checkpoints / "run.json").write_text(json.dumps({**facts, "resumed": known}), encoding="utf-8")
+        shown = [line for line in run("inspect", checkpoints).splitlines() if line.startswith(("command", "resumed"))]
+        assert shown == ["command         dragoman train aa-bb --out 'my run'"] + [
+            f"resumed         at step {10 * seed}: dragoman train --resume --out 'my run' --seed {seed}"
+            for seed in (1, 2)
+            if known is resumed
+        ]
 
 
 def test_facts_of_a_model(model: Path, run: Run) -> None:

@@ -395,7 +395,7 @@ def test_no_place_is_itself_where_the_translation_looks_at_the_text(run: Callabl
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
-        (("",), 1, "the text is empty, so there is nothing to explain; give a sentence"),
+        (("",), 2, "the text is empty, so there is nothing to explain; give a sentence"),
         (("ona " * 60,), 1, "the text has 61 tokens and the model takes 40; give a shorter one"),
         ((TEXT, "--layer", "3"), 2, "layer 3: the model has layers 1 to 2; give one of them"),
         ((TEXT, "--head", "3"), 2, "head 3: the model has heads 1 to 2; give one of them"),

@@ -48,6 +48,8 @@ def test_a_folder_is_imported_verified_and_used(run: Callable[..., str], tmp_pat
     facts = json.loads(run("inspect", tmp_path / "model", "--json"))
     assert facts["vocabulary"] == {"tokenizer": "foreign", "joint": False, "source": 67, "target": 67, "tags": ["de", "fr"]}
     assert "random" not in json.dumps(facts)
+    assert "preset" not in run("inspect", tmp_path / "model")  # its sizes are no preset's
+    assert "\npreset          base\n" in run("inspect", tiny_bundle(tmp_path / "own"))
     (tmp_path / "lines").write_text(">>fr<< A man\n\n>>de<< snow\n", encoding="utf-8")
     assert run("translate", tmp_path / "model", tmp_path / "lines", "--beam", "1", "--max-length", "6").count("\n") == 3
     assert (tmp_path / "model" / "README.md").read_text("utf-8").count("Imported from: marian (Hugging Face)") == 1
@@ -234,12 +236,14 @@ def test_what_a_state_dict_needs_is_said(tmp_path: Path, capsys: pytest.CaptureF
 def test_refusals_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own, folder = tiny_bundle(tmp_path / "own"), foreign_models.gpt2(tmp_path / "gpt2")
     assert "already a bundle of Dragoman" in failed(capsys, "import", own, tmp_path / "model")
-    assert "already exists" in failed(capsys, "import", folder, own)
-    assert "already exists" in failed(capsys, "export", own, folder, "--to", "huggingface")
+    assert "already exists" in failed(capsys, "import", folder, own, status=2)
+    assert "already exists" in failed(capsys, "export", own, folder, "--to", "huggingface", status=2)
     said = failed(capsys, "import", folder, tmp_path / "model", "--config", folder / "config.json", status=2)
     assert "--config is for single files; a folder says it itself, so leave it out" in said
     assert "no such file or folder" in failed(capsys, "import", tmp_path / "nothing" / "here", tmp_path / "model")
-    assert "'tensorflow' is not one of" in failed(capsys, "export", own, tmp_path / "model", "--to", "tensorflow", status=2)
+    assert "dragoman: Invalid value for '--to': 'tensorflow' is not one of 'huggingface', 'ctranslate2', 'onnx' (see `" in failed(
+        capsys, "export", own, tmp_path / "model", "--to", "tensorflow", status=2
+    )
 
 
 def test_settings_that_do_not_fit_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,7 +169,11 @@ def test_a_batch_of_trees_is_each_by_itself_under_every_search() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
-        (["translate", "plain", "text", "--tree"], 1, "tree: the model's target vocabulary has no brackets of trees, such as (NP and )NP"),
+        (
+            ["translate", "plain", "text", "--tree"],
+            2,
+            "--tree: the model's target vocabulary has no brackets of trees, such as (NP and )NP",
+        ),
         (["translate", "plain", "text", "--tree", "--align", "a"], 2, "--align: the words of a --tree are those of its line, in order"),
         (["translate", "plain", "text", "--tree", "--forbid", "x"], 2, "--tree with --forbid"),
         (
@@ -177,6 +181,9 @@ def test_a_batch_of_trees_is_each_by_itself_under_every_search() -> None:
             2,
             "--metric, --html: for translations, and gold.mrg",
         ),
+        (["evaluate", "plain", "--test", "gold.mrg", "--tokenize", "13a"], 2, "--tokenize: for translations, and gold.mrg is a treebank"),
+        (["evaluate", "plain", "--test", "gold.mrg", "--bootstrap", "0", "--seed", "1"], 2, "--seed 1 with --bootstrap 0: nothing is"),
+        (["evaluate", "plain", "--test", "gold.mrg", "--segment-level", "--examples", "1"], 2, "--examples with --segment-level: the"),
         (["evaluate", "plain", "--test", "gold.mrg", "--test", "a,b"], 2, "--test a,b: no treebank (.mrg, .ptb, .trees) beside one"),
         (["evaluate", "plain", "--test", "bad.mrg"], 1, "bad.mrg, line 1: the tree that begins here is not closed"),
         (["evaluate", "plain", "--test", "none.mrg"], 1, "none.mrg: cannot be read"),

@@ -73,6 +73,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"data__mask_probability": 0.3}, "data.mask_probability: not for a model"),
     ({"data__tokenizer": "whitespace"}, "data.tokenizer=whitespace has no entry for the end of a line; set data.documents=line"),
     ({"training__validation_stride": 13}, "training.validation_stride=13 would pass over text"),
+    ({"training__validation_stride": 6}, "training.validation_stride=6: for evaluations, and there is no validation text; give --valid"),
+    ({"training__best_by": "loss"}, "training.best_by=loss: for evaluations, and there is no validation text; give --valid PATH, or leave"),
     ({"training__batch_tokens": 11}, "training.batch_tokens=11 is less than a block of text, which has model.max_positions=12 tokens"),
     ({"training__minimum_rate": 0.001}, "minimum_rate=0.001 is for schedule='cosine' or 'linear' only"),
 ]

@@ -173,6 +173,11 @@ def test_a_checkpoint_without_its_state_is_not_resumed_from(data: Path, tmp_path
         (["--set", "model.n_heads=3"], ["d_model=16", "n_heads=3"]),
         (["--set", "data.joint_vocabulary=false"], ["tie", "data.joint_vocabulary=true", "model.tie=decoder"]),
         (["--set", "training.patience=2"], ["training.patience", "--valid"]),
+        (
+            ["--set", "training.best_by=loss", "--set", "training.bleu_tokenize=zh"],
+            ["training.best_by=loss and training.bleu_tokenize=zh: for evaluations, and there is no validation text; give --valid PATH"],
+        ),
+        (["--set", "training.bleu_lowercase=true"], ["training.bleu_lowercase=True: for evaluations, and there is no validation text"]),
         (["--max-minutes", "0"], ["--max-minutes"]),
         (["--max-minutes", "-1"], ["--max-minutes"]),
         (["--max-steps", "0"], ["--max-steps"]),

@@ -169,6 +169,6 @@ def _known_mishap(error: Exception, wanted: str | None) -> tuple[str, int]:
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's and click's usage errors, wherever they live
         context = getattr(error, "ctx", None)
         verb = context.command_path if context else f"dragoman {wanted}" if wanted in VERBS else "dragoman"  # a bare option has no context
-        message = " ".join(error.format_message().split()).rstrip(".")
+        message = " ".join(error.format_message().split()).rstrip(".").replace(": Value error, ", ": ")  # pydantic's word for ours
         return f"{message} (see `{verb} --help`)", int(error.exit_code)
     return "", 1

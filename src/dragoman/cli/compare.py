@@ -51,10 +51,10 @@ def compare(
     reference: References = None,
     pair: Pair = None,
     metric: Metrics = None,
-    tokenize: Tokenize = "13a",
+    tokenize: Tokenize = None,
     lowercase: Lowercase = False,
     bootstrap: Resamples = RESAMPLES,
-    seed: Seed = SEED,
+    seed: Seed = None,
     examples: Examples = 10,
     html: Page = None,
     beam: Beam = None,
@@ -87,7 +87,7 @@ def compare(
         from dragoman.evaluation.pages import comparison_page
 
         measures = [replace(each, language=target) for each in measures]
-        comparison = compare_systems(found, plain, measures, resamples=bootstrap, seed=seed)
+        comparison = compare_systems(found, plain, measures, resamples=bootstrap, seed=seed or SEED)
         if page:
             page.write(comparison_page(comparison, target=target, most=examples))
     if as_json:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from dragoman.evaluation.systems import System
     from dragoman.evaluation.testset import TestSet
 
+_EXAMPLES = 10
+
 OptionalModel = Annotated[
     Path | None,
     typer.Argument(
@@ -52,10 +54,14 @@ Hypotheses = Annotated[
 SegmentLevel = Annotated[
     bool,
     typer.Option(
-        "--segment-level", help="Print the scores of each sentence instead, a line each, tabs between; with --json, beside the others."
+        "--segment-level",
+        help="Print the scores of each sentence by --metric instead, a line each, tabs between; with --json, beside the others.",
     ),
 ]
-Examples = Annotated[int, typer.Option("--examples", min=0, metavar="N", help="How many of the best and of the worst sentences to show.")]
+Examples = Annotated[
+    int | None,
+    typer.Option("--examples", min=0, metavar="N", help=f"How many of the best and of the worst sentences to show. Default: {_EXAMPLES}."),
+]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="HYP", help="Also write the translations, one a line, to this file. Default: none."),
@@ -70,12 +76,12 @@ def evaluate(
     hypotheses: Hypotheses = None,
     pair: Pair = None,
     metric: Metrics = None,
-    tokenize: Tokenize = "13a",
+    tokenize: Tokenize = None,
     lowercase: Lowercase = False,
-    bootstrap: Bootstrap = RESAMPLES,
-    seed: Seed = SEED,
+    bootstrap: Bootstrap = None,
+    seed: Seed = None,
     segment_level: SegmentLevel = False,
-    examples: Examples = 10,
+    examples: Examples = None,
     html: Page = None,
     output: Output = None,
     beam: Beam = None,
@@ -99,11 +105,11 @@ def evaluate(
     """
     if quiet:
         hush()
-    _check(context.params)
+    asked = _checked(context.params)
     if any(map(is_treebank, test or ())):
         from dragoman.cli.tree_evaluation import evaluate_trees
 
-        return evaluate_trees(context.params)
+        return evaluate_trees(asked)
     check_page(html)
     measures = choose_measures(metric or [], tokenize=tokenize, lowercase=lowercase)  # a wrong name is said before a model is at work
     languages = languages_of(pair) if model is None else _languages(model, test or [])
@@ -112,15 +118,16 @@ def evaluate(
         if hypotheses is not None:
             system, plain, target = _given(hypotheses, test or [], reference or [], languages)
         else:
-            system, plain, target = _translated(context.params, check)
+            system, plain, target = _translated(asked, check)
         from dragoman.evaluation.evaluate import evaluate_texts
         from dragoman.evaluation.pages import evaluation_page
 
         measures = [replace(each, language=target) for each in measures]
-        report = evaluate_texts(system.texts, plain, measures, resamples=bootstrap, seed=seed, every_sentence=segment_level)
+        resamples, seed, most = asked["bootstrap"], asked["seed"], asked["examples"]
+        report = evaluate_texts(system.texts, plain, measures, resamples=resamples, seed=seed, every_sentence=segment_level)
         if page:
-            page.write(evaluation_page(system, report, target=target, most=examples))
-    _print(context.params, system, report)
+            page.write(evaluation_page(system, report, target=target, most=most))
+    _print(asked, system, report)
 
 
 def _print(asked: Mapping[str, Any], system: "System", report: "TestReport") -> None:
@@ -138,8 +145,10 @@ def _print(asked: Mapping[str, Any], system: "System", report: "TestReport") -> 
         text.print_report(system, report, most=most)
 
 
-def _check(asked: Mapping[str, Any]) -> None:
-    """Raise UsageError unless there is either a model or a file of translations, and options that belong to it."""
+def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked, with the usual numbers where none are given; UsageError unless there is either a model or a file of translations,
+    and options that belong to it.
+    """
     model, hypotheses = asked["model"], asked["hypotheses"]
     if (model is None) == (hypotheses is None):
         both = "not both" if model else "one of them"
@@ -156,6 +165,16 @@ def _check(asked: Mapping[str, Any]) -> None:
         raise UsageError(f"{', '.join(useless)}: for a MODEL that translates; with --hypotheses leave it out")
     if str(asked["output"]) == "-":
         raise UsageError("--output -: standard output holds the scores; give a file")
+    if asked["bootstrap"] == 0 and asked["seed"] is not None:
+        raise UsageError(f"--seed {asked['seed']} with --bootstrap 0: nothing is drawn; leave one of the two out")
+    idle = [f"--{name}" for name in ("examples", "bootstrap", "seed") if asked[name] is not None]
+    segments_alone = asked["segment_level"] and not asked["as_json"] and asked["html"] is None
+    if idle and segments_alone:
+        raise UsageError(
+            f"{', '.join(idle)} with --segment-level: the scores of each sentence are all it prints; leave one out, or add --json"
+        )
+    usual = {"bootstrap": 0 if segments_alone else RESAMPLES, "seed": SEED, "examples": _EXAMPLES}
+    return {**asked, **{name: value for name, value in usual.items() if asked[name] is None}}
 
 
 def _check_outputs(written: dict[str, Path | None], read: list[Path | None], specs: list[str], languages: tuple[str, str] | None) -> None:

@@ -8,6 +8,7 @@ import typer
 from dragoman.cli.streams import arriving_lines, require_input
 from dragoman.data.formats.lines import decode_line, read_lines
 from dragoman.errors import DragomanError, UsageError
+from dragoman.evaluation.measures import RESAMPLES, SEED
 
 SEARCH = ("beam", "alpha", "max_length")
 """The parameters of a model's search."""
@@ -33,19 +34,29 @@ Metrics = Annotated[
     ),
 ]
 Tokenize = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--tokenize",
         metavar="NAME",
-        help="sacreBLEU's word splitter for BLEU: 13a, none (text that is tokenised already), intl, zh, char, ja-mecab or ko-mecab.",
+        help="sacreBLEU's word splitter for BLEU: 13a, none (text that is tokenised already; for paper-bleu too), intl, or for text "
+        "without spaces zh, char, ja-mecab or ko-mecab (for ter too). Default: 13a.",
     ),
 ]
 Lowercase = Annotated[bool, typer.Option("--lowercase", help="Ignore case in BLEU and chrF; off by default, and part of the signatures.")]
 Bootstrap = Annotated[
-    int, typer.Option("--bootstrap", min=0, metavar="N", help="Resamples of the test set behind the 95 % intervals; 0: no intervals.")
+    int | None,
+    typer.Option(
+        "--bootstrap",
+        min=0,
+        metavar="N",
+        help=f"Resamples of the test set behind the 95 % intervals; 0: no intervals. Default: {RESAMPLES}.",
+    ),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=1, help="Seed of the resamples, part of the signatures; the default is sacreBLEU's own.")
+    int | None,
+    typer.Option(
+        "--seed", metavar="N", min=1, help=f"Seed of the resamples, part of the signatures. Default: {SEED}, which is sacreBLEU's own."
+    ),
 ]
 Page = Annotated[
     Path | None,

@@ -31,8 +31,8 @@ def document(system: System, report: TestReport, *, most: int, segments: bool) -
 
 
 def print_segments(report: TestReport) -> None:
-    """A heading, then a line for each sentence: its number, its scores, 1 or 0 for an exact match."""
-    keys = list(report.sentences[0].scores)
+    """A heading, then a line for each sentence: its number, its scores by the measures asked for, 1 or 0 for an exact match."""
+    keys = [measured.measure.key for measured in report.scores]  # a sentence has its chrF too, whatever was asked for
     print("\t".join(["line", *keys, "exact"]))
     for sentence in report.sentences:
         print("\t".join([str(sentence.number), *(f"{sentence.scores[key]:.4f}" for key in keys), str(int(sentence.exact))]))

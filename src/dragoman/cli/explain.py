@@ -46,7 +46,7 @@ def explain(
     equation with this sentence's numbers, computed a second time in NumPy and compared. The pass is the plain equation, without a cache and
     without the fused kernel; its translation is that of `dragoman translate`.
     """
-    _check(model, html, attention, kind, head, tensor, npy)
+    _check(model, text, html, attention, kind, head, tensor, npy)
     if as_json or tensor is not None:
         _check_stream(html, attention, "--json" if as_json else "--tensor")
     with terminable() as check:  # from here on, for PyTorch alone takes a second
@@ -90,6 +90,7 @@ def _write_page(found: "Explanation", focus: "Focus", steps: "Sequence[Step]", p
 
 def _check(
     model: Path,
+    text: str,
     html: Path | None,
     attention: Path | None,
     kind: str | None,
@@ -99,6 +100,8 @@ def _check(
 ) -> None:
     from dragoman.cli.overwriting import check_outputs
 
+    if not text.strip():
+        raise UsageError("the text is empty, so there is nothing to explain; give a sentence")
     if npy is not None and tensor is None:
         raise UsageError("--npy writes the tensor that --tensor names; give --tensor NAME as well")
     if str(npy) == "-":

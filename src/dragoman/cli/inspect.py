@@ -239,11 +239,20 @@ def _run_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("started", record["started"]))
     if isinstance(record.get("from"), Mapping):
         lines.append(("began from", str(record["from"].get("bundle"))))
-    if "argv" in record:
-        lines.append(("command", shlex.join(record["argv"])))
+    lines += _command_lines(record)
     if "pairs" in record:
         lines.append(("pairs", ", ".join(f"{count:,} {side}" for side, count in record["pairs"].items())))
     return lines + (_model_lines(facts["model"]) if facts["model"] else [])
+
+
+def _command_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The command that began the run, and each that went on with it."""
+    lines = [("command", shlex.join(map(str, record["argv"])))] if isinstance(record.get("argv"), list) else []
+    resumed = record.get("resumed")
+    for again in resumed if isinstance(resumed, list) else []:
+        if isinstance(again, Mapping) and isinstance(again.get("argv"), list):
+            lines.append(("resumed", f"at step {again.get('step', '?')}: {shlex.join(map(str, again['argv']))}"))
+    return lines
 
 
 def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -268,7 +277,7 @@ def _model_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("vocabulary", f"{joint if vocabulary['joint'] else separate} ({vocabulary['tokenizer']})"),
         *([("mask", vocabulary["mask"])] if "mask" in vocabulary else []),
         *([("language tags", " ".join(map(tag_text, vocabulary["tags"])))] if "tags" in vocabulary else []),
-        ("preset", facts["settings"]["preset"]),
+        *([] if "imported_from" in facts["info"] else [("preset", facts["settings"]["preset"])]),  # whose settings are no preset's
         *((name.replace("_", " "), f"{value:,}" if type(value) is int else str(value)) for name, value in facts["info"].items()),
         ("written by", f"Dragoman {facts['dragoman_version']}, format {facts['format_version']}"),
     ]

@@ -215,7 +215,7 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     if path is None or str(path) == "-":
         yield sys.stdout
         return
-    path = Path(os.path.realpath(path))
+    named, path = path, written_file(path)
     direct = path.exists() and not path.is_file()
     partial = path if direct else partial_of(path)
     if path.with_name(path.name + RECORD_SUFFIX).exists():
@@ -223,7 +223,7 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     try:
         stream = partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
     except OSError as error:
-        raise DragomanError(unwritable(path, error)) from None
+        raise DragomanError(unwritable(named, error)) from None
     try:
         with stream:
             yield stream
@@ -233,7 +233,7 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     except BaseException as error:
         _keep_partial(partial, direct)
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.filename is None:  # of this very stream
-            raise DragomanError(unwritable(path, error)) from None
+            raise DragomanError(unwritable(named, error)) from None
         raise
     if not direct:
         publish(partial, path)
@@ -254,6 +254,11 @@ def open_bytes(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def written_file(path: Path) -> Path:
+    """The file that is written for a name: what a link leads to, for the link is to stay; any other as it was given, and is named so."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def partial_of(path: Path) -> Path:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 RULES = "labelled brackets by the rules of evalb (COLLINS.prm)"
 
-_OF_TRANSLATIONS = {"reference": None, "pair": None, "metric": None, "tokenize": "13a", "lowercase": None, "html": None}
-"""Options that mean nothing here, with their values when they are not given."""
+_OF_TRANSLATIONS = ("reference", "pair", "metric", "tokenize", "lowercase", "html")
+"""Options that mean nothing here."""
 
 
 def evaluate_trees(asked: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ def evaluate_trees(asked: Mapping[str, Any]) -> None:
     `dragoman evaluate`.
     """
     test: list[str] = asked["test"]
-    if given := [f"--{name.replace('_', '-')}" for name, usual in _OF_TRANSLATIONS.items() if (asked[name] or None) != usual]:
+    if given := [f"--{name.replace('_', '-')}" for name in _OF_TRANSLATIONS if asked[name]]:
         raise UsageError(f"{', '.join(given)}: for translations, and {test[0]} is a treebank, scored by its brackets; leave it out")
     if other := [spec for spec in test if not is_treebank(spec)]:
         raise UsageError(f"--test {other[0]}: no treebank ({', '.join(SUFFIXES)}) beside one; evaluate them one by one")

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -15,7 +14,7 @@ from dragoman.cli.prefixes import check_prefixes, prefix_file, with_prefixes
 from dragoman.cli.progress import Progress
 from dragoman.cli.rounds import Done, Work, results, shared_results
 from dragoman.cli.stops import terminable
-from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output
+from dragoman.cli.streams import few_of_a_kind, launched, notify, open_output, written_file
 from dragoman.cli.tally import Tally
 from dragoman.cli.unfinished import Unfinished
 from dragoman.cli.windows import Window, check_files, is_stored, total_bytes, windows
@@ -202,8 +201,8 @@ def _run(done: Iterator[tuple[Window, Done]], sink: "Unfinished | _Stream", job:
 
 def _whole_sink(job: Job, identity: Mapping[str, Any]) -> Unfinished:
     assert job.output is not None
-    output = Path(os.path.realpath(job.output))
-    alignment = None if job.alignment is None else Path(os.path.realpath(job.alignment))
+    output = written_file(job.output)
+    alignment = None if job.alignment is None else written_file(job.alignment)
     if alignment is not None and alignment.exists() and not alignment.is_file():
         raise UsageError(f"--align {job.alignment}: not a file; with -o FILE the alignments go into a file too")
     return Unfinished(output, alignment, identity, resume=job.resume)

@@ -7,7 +7,7 @@ from typing import Self
 
 from dragoman.data.formats.lines import read_lines
 from dragoman.decoding.phrases import whole_at
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, UsageError, option
 
 _HEAD = 3  # characters that a term is looked up by
 
@@ -19,6 +19,19 @@ class Term:
     source: str
     target: str
     place: str
+
+    @property
+    def named(self) -> str:
+        """The place as an error names it."""
+        return option(self.place) if self._asked_by_option else self.place
+
+    def error(self, fault: str) -> DragomanError:
+        """What is wrong with the term, as an error that names its place: of an option's own phrase wrong usage, else wrong data."""
+        return (UsageError if self._asked_by_option else DragomanError)(f"{self.named}: {self.target!r} {fault}")
+
+    @property
+    def _asked_by_option(self) -> bool:
+        return self.place in ("require", "forbid")
 
 
 class Glossary:

@@ -315,32 +315,33 @@ class Translator:
         return Spelling(self.bundle.target_tokenizer, self.bundle.config.model.target_vocabulary)
 
     def _check_phrases(self, options: SearchOptions) -> None:
-        """Raise DragomanError that says where for a phrase that cannot be in any output; looked at once for the same options."""
+        """Raise DragomanError that says where, of an option UsageError, for a phrase that no output can hold; once for the same options."""
         if options is self._checked:
             return
         terms = [*_required(options), *(options.glossary.terms if options.glossary else ())]
-        for place, phrase in [*(("forbid", phrase) for phrase in options.forbid), *((term.place, term.target) for term in terms)]:
-            if not self._spelling.normal(phrase).strip():
-                raise DragomanError(
-                    f"{place}: {phrase!r} is no text to the model, as its joiner alone is none; give words, or leave it out"
-                )
+        for term in [*(Term("", phrase, "forbid") for phrase in options.forbid), *terms]:
+            if not self._spelling.normal(term.target).strip():
+                raise term.error("is no text to the model, as its joiner alone is none; give words, or leave it out")
         for term in terms:
-            self._spelling.encode(term.target, term.place)
-            self._check_allowed(term.target, f"{term.place}: {term.target!r}", options.forbid)
+            self._spelling.encode(term.target, term.named)
+            if fault := self._forbidden_in(term.target, options.forbid):
+                raise term.error(fault)
         self._checked = options
 
-    def _check_allowed(self, text: str, name: str, forbidden: Sequence[str]) -> None:
+    def _forbidden_in(self, text: str, forbidden: Sequence[str]) -> str:
+        """What is wrong with a text that holds a forbidden phrase; empty for another."""
         for phrase in forbidden:
             if stands_in(self._spelling.normal(phrase), self._spelling.normal(text)):
-                raise DragomanError(f"{name} holds {phrase!r}, which is forbidden; leave it out on one side")
+                return f"holds {phrase!r}, which is forbidden by {option('forbid')}; leave it out on one side"
+        return ""
 
     def _wanted(self, part: Part, place: str, options: SearchOptions, prefix: str, first: bool) -> Wanted:
         """A part with what its output must begin with and hold; of a text in pieces the first holds what every output must."""
         terms = _required(options) if first else []
         if options.glossary:
             terms += options.glossary.found_in(self.bundle.source_tokenizer.plain(part.text))
-        if prefix:
-            self._check_allowed(prefix, f"{place}: the prefix", options.forbid)
+        if prefix and (fault := self._forbidden_in(prefix, options.forbid)):
+            raise DragomanError(f"{place}: the prefix {fault}")
         spelled = self._spelling.prefix(prefix, f"{place}: the prefix") if prefix.strip() else Prefix([], {})
         return Wanted(part.source, place, spelled, tuple(terms), words=len(words_of(part.text)) if options.tree else 0)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from dragoman.data.tokenizer import Tokenizer
 from dragoman.data.trees import fewest_parts
 from dragoman.decoding.rules import Rule
-from dragoman.errors import DragomanError
+from dragoman.errors import UsageError, option
 
 
 class TreeVocabulary(NamedTuple):
@@ -30,14 +30,14 @@ class TreeVocabulary(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, size: int, device: torch.device) -> "TreeVocabulary":
-        """That of a model with ``size`` rows in its target embedding. Raises DragomanError for one that has not learnt trees."""
+        """That of a model with ``size`` rows in its target embedding. Raises UsageError for one that has not learnt trees."""
         entries = {tokenizer.token(token): token for token in range(len(tokenizer)) if token not in {*tokenizer.textless, tokenizer.unk}}
         pairs = [(token, entries[f"){entry[1:]}"]) for entry, token in entries.items() if entry[0] == "(" and f"){entry[1:]}" in entries]
         words = [token for entry, token in entries.items() if entry[0] not in "()"]
         if tokenizer.kind != "whitespace" or not pairs or not words:
-            raise DragomanError(
-                "tree: the model's target vocabulary has no brackets of trees, such as (NP and )NP; leave tree out, or give a model that "
-                "was trained on a treebank"
+            raise UsageError(
+                f"{option('tree')}: the model's target vocabulary has no brackets of trees, such as (NP and )NP; leave {option('tree')} "
+                "out, or give a model that was trained on a treebank"
             )
         opens, closes, others = (torch.zeros(size, dtype=torch.bool) for _ in range(3))
         closing = torch.full((size,), size)

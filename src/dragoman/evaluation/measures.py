@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dragoman.errors import UsageError
+from dragoman.errors import UsageError, option
 from dragoman.evaluation.metrics import BleuDetails, check_counts, check_tokenizer, warn_of_unsplit_text
 from dragoman.evaluation.paper_bleu import paper_words, split_compounds
 
@@ -52,6 +52,12 @@ class Measure:
     def falls(self) -> bool:
         """Whether less is better."""
         return self.name == "ter"
+
+    @property
+    def splits(self) -> bool:
+        """Whether ``tokenize`` makes a difference to it."""
+        splitters = {"bleu": (self.tokenize,), "paper-bleu": ("none",), "ter": _UNSPACED}
+        return self.tokenize in splitters.get(self.name, ())
 
     @property
     def explanation(self) -> str:
@@ -137,19 +143,27 @@ class Paired:
     p: float | None
 
 
-def choose_measures(names: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False) -> list[Measure]:
+def choose_measures(names: Sequence[str], *, tokenize: str | None = None, lowercase: bool = False) -> list[Measure]:
     """The measures of these names, each once; without names BLEU, the paper's where words have spaces between them, chrF and TER.
 
-    Raises UsageError for an unknown name or word splitter, with those that are known.
+    Words are split by 13a when not given. Raises UsageError for an unknown name or word splitter, with those that are known, and for a
+    splitter that is given to measures that have no use for it.
     """
-    check_tokenizer(tokenize)
+    splitter = "13a" if tokenize is None else tokenize
+    check_tokenizer(splitter)
     for name in names:
         if name not in LABELS:
             raise UsageError(f"metric {name}: unknown; known: {', '.join(LABELS)}")
-        if name == "paper-bleu" and tokenize in _UNSPACED:
+        if name == "paper-bleu" and splitter in _UNSPACED:
             raise UsageError(f"metric paper-bleu: Moses's rules need spaces between words; leave out it or --tokenize {tokenize}")
-    usual = [name for name in ("bleu", "paper-bleu", "chrf", "ter") if name != "paper-bleu" or tokenize not in _UNSPACED]
-    return [Measure(name, tokenize, lowercase) for name in dict.fromkeys(names or usual)]
+    usual = [name for name in ("bleu", "paper-bleu", "chrf", "ter") if name != "paper-bleu" or splitter not in _UNSPACED]
+    measures = [Measure(name, splitter, lowercase) for name in dict.fromkeys(names or usual)]
+    if tokenize is not None and not any(measure.splits for measure in measures):
+        asked = " ".join(f"{option('metric')} {measure.name}" for measure in measures)
+        raise UsageError(
+            f"{option('tokenize')} {tokenize} with {asked}: it changes nothing there; leave it out, or ask for {option('metric')} bleu too"
+        )
+    return measures
 
 
 def resamples_for(lines: int, wanted: int) -> int:

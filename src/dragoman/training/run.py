@@ -27,7 +27,7 @@ from dragoman.data.segmentation import sampled_corpus
 from dragoman.data.tokenizer import Kind, Tokenizer, tag_text
 from dragoman.errors import DragomanError, UsageError
 from dragoman.files import write_file
-from dragoman.presets import count_parameters
+from dragoman.presets import PRESETS, count_parameters
 from dragoman.toml import read_toml, to_toml
 from dragoman.training.aligning import check_alignment_settings, layer_to_align
 from dragoman.training.records import last_step, read_run
@@ -40,6 +40,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger("dragoman")
+
+_OF_EVALUATIONS = ("best_by", "bleu_tokenize", "bleu_lowercase", "validation_stride")
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,15 @@ def check_settings(config: Config) -> None:
     """UsageError for settings of a training that would do nothing."""
     check_text_settings(config)
     check_alignment_settings(config)
-    if config.training.patience and not config.data.valid:
+    if config.data.valid:
+        return
+    if config.training.patience:
         raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
+    recipe = PRESETS[config.preset].changes.get("training", {}) if config.preset in PRESETS else {}
+    usual = {name: recipe.get(name, _default(config.training, name)) for name in _OF_EVALUATIONS}
+    if given := [name for name, value in usual.items() if getattr(config.training, name) != value]:
+        named = " and ".join(f"training.{name}={getattr(config.training, name)}" for name in given)
+        raise UsageError(f"{named}: for evaluations, and there is no validation text; give --valid PATH, or leave it out")
 
 
 def discard_run(run: Path, *, keep_folder: bool) -> None:
