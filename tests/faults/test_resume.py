@@ -12,7 +12,7 @@ import torch
 from dragoman.errors import UsageError
 from dragoman.presets import resolve_config
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.run import check_settings
+from dragoman.training.run import _check_evaluations
 from dragoman.training.sharding import whole_moments
 from dragoman.training.state import Progress, load_state, save_state
 from dragoman.training.trainer import Trainer
@@ -114,8 +114,6 @@ def test_patience_without_validation_is_refused_also_when_resuming(data: Path, t
     assert train(tmp_path / "run", data, "--quiet", "--max-steps", "1") == 0
     assert train(tmp_path / "run", None, "--quiet", training__patience=2) == 2
     assert "training.patience needs evaluations" in capsys.readouterr().err
-    assert train(tmp_path / "run", None, "--quiet", training__best_by="loss") == 2
-    assert "training.best_by=loss: for evaluations, and there is no validation text" in capsys.readouterr().err
     assert train(tmp_path / "run", None, "--quiet", training__evaluate_every=7) == 0
 
 
@@ -123,9 +121,9 @@ def test_patience_without_validation_is_refused_also_when_resuming(data: Path, t
 def test_what_a_preset_sets_of_evaluations_is_no_wish(preset: str, name: str) -> None:
     settings = resolve_config(preset)
     assert getattr(settings.training, name) != getattr(resolve_config(None).training, name)
-    check_settings(settings)
+    _check_evaluations(settings)
     with pytest.raises(UsageError, match=rf"^training\.{name}=[a-z]+: for evaluations, and there is no validation text"):
-        check_settings(resolve_config(preset, overrides=[f"training.{name}={'bleu' if name == 'best_by' else 'zh'}"]))
+        _check_evaluations(resolve_config(preset, overrides=[f"training.{name}={'bleu' if name == 'best_by' else 'zh'}"]))
 
 
 def test_a_run_may_return_to_any_device(data: Path, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def check_new_run(run: Path, config: Config) -> None:
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UsageError(f"{run}: not an empty folder; choose another --out")
     check_settings(config)
+    _check_evaluations(config)
     if config.model.tie == "all" and not config.data.joint_vocabulary:
         raise UsageError("model.tie='all' needs one vocabulary; set data.joint_vocabulary=true or model.tie=decoder")
     _data_files(config)
@@ -127,10 +128,14 @@ def check_settings(config: Config) -> None:
     """UsageError for settings of a training that would do nothing."""
     check_text_settings(config)
     check_alignment_settings(config)
+    if config.training.patience and not config.data.valid:
+        raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
+
+
+def _check_evaluations(config: Config) -> None:
+    """UsageError for settings of evaluations in a new run without any; one that was begun with them goes on as it is."""
     if config.data.valid:
         return
-    if config.training.patience:
-        raise UsageError("training.patience needs evaluations; give --valid PATH, or leave it at 0")
     recipe = PRESETS[config.preset].changes.get("training", {}) if config.preset in PRESETS else {}
     usual = {name: recipe.get(name, _default(config.training, name)) for name in _OF_EVALUATIONS}
     if given := [name for name, value in usual.items() if getattr(config.training, name) != value]:
