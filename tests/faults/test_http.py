@@ -73,6 +73,9 @@ def test_a_target_may_be_a_whole_address(server: Client) -> None:
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert json.loads(answer.rpartition(b"\r\n\r\n")[2]) == {"translatedText": "ona"}
     assert exchange(server, head % (b"http://elsewhere.example", b"localhost") + body).startswith(b"HTTP/1.1 403 ")
+    get = b"GET http://127.0.0.1:5000/openapi.json HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n"
+    described = json.loads(exchange(server, get).partition(b"\r\n\r\n")[2])
+    assert [each["url"] for each in described["servers"]] == ["http://127.0.0.1:5000"]
     assert exchange(server, b"GET http://localhost HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 302 ")
 
 

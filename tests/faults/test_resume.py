@@ -117,6 +117,17 @@ def test_patience_without_validation_is_refused_also_when_resuming(data: Path, t
     assert train(tmp_path / "run", None, "--quiet", training__evaluate_every=7) == 0
 
 
+def test_a_run_goes_on_that_was_begun_with_settings_of_evaluations_and_none(data: Path, tmp_path: Path) -> None:
+    """Older versions began such runs, with what their configuration says."""
+    run = tmp_path / "run"
+    assert train(run, data, "--quiet", "--max-steps", "1") == 0
+    settings = (run / "config.toml").read_text("utf-8")
+    assert settings.count('best_by = "bleu"') == 1
+    (run / "config.toml").write_text(settings.replace('best_by = "bleu"', 'best_by = "loss"'), encoding="utf-8")
+    assert train(run, None, "--quiet", "--max-steps", "2") == 0
+    assert facts(run)["step"] == 2
+
+
 @pytest.mark.parametrize(("preset", "name"), [("gpt-mini", "best_by"), ("parsing", "bleu_tokenize")])
 def test_what_a_preset_sets_of_evaluations_is_no_wish(preset: str, name: str) -> None:
     settings = resolve_config(preset)

@@ -236,13 +236,10 @@ class OutputProduct:
         if room is None:
             logits = self._of_its_own(hidden)  # (N, V)
             return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
-        rows = hidden.size(0)
-        write, made = self._writer(rows), room[:rows]
-        if rows <= ROWS:
-            write(hidden, made)
-        else:
-            for some, place in zip(torch.split(hidden, ROWS), torch.split(made, ROWS), strict=True):
-                write(some, place)
+        made = room[: len(hidden)]
+        write = self._writer(len(hidden))
+        for some, place in zip(torch.split(hidden, ROWS), torch.split(made, ROWS), strict=True):
+            write(some, place)
         return made
 
     def parts(self, hidden: Tensor, room: Tensor | None) -> Iterator[tuple[int, Tensor]]:

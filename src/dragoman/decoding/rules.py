@@ -104,7 +104,7 @@ class RepetitionGuard(Rule):
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """Leaves the end alone possible after a loop, unless another rule forbids the end."""
         n = tokens.size(1)
-        if n <= self.least:
+        if n < self.sleeps:
             return
         needed = self.needed[sentence]  # (N, periods)
         window = min(int(needed.max()), n)

@@ -74,12 +74,13 @@ class _Exchange:
 
     def __init__(self, front: Front, scope: Scope, receive: Receive, send: Send) -> None:
         self.front, self.service, self.receive, self.send_on = front, front.service, receive, send
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        target = scope["path"]
+        target, headers = scope["path"], scope["headers"]
         if whole := _WHOLE.fullmatch(target):  # whose host counts, and not the header's
-            self.headers["host"], target = whole["host"], whole["path"] or "/"
+            target = whole["path"] or "/"
+            headers = [*((name, value) for name, value in headers if name != b"host"), (b"host", whole["host"].encode())]
         self.path = _path(target, self.service.settings.url_prefix)
-        self.scope: Scope = {**scope, "app": front, "path": self.path or "", "root_path": "", "state": {}}
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        self.scope: Scope = {**scope, "app": front, "path": self.path or "", "headers": headers, "root_path": "", "state": {}}
         self.status, self.began, self.started, self.read = 0, time.perf_counter(), False, 0
         self.whole, self.gone = asyncio.Event(), asyncio.Event()
         self.due = asyncio.get_running_loop().time() + _BODY_SECONDS  # of the whole body, however it trickles
