@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.decoding.caches import Growing, Memory
+from dragoman.decoding.caches import Growing, Memory, write
 
 HEADS, SIZES = 3, (2, 5)
 
@@ -66,7 +66,7 @@ def test_what_grows_is_what_was_written_whatever_happens_to_it(seed: int, senten
             if length + count > cache.room:
                 cache = Growing.holding(cache, 2 * (length + count))
             made = torch.randn(now * count, HEADS * sum(SIZES))
-            cache.write(length, made)
+            write(cache, length, made)
             new = made.split([HEADS * size for size in SIZES], 1)
             keys, values = (
                 torch.cat((old, part.view(now, count, HEADS, -1).transpose(1, 2)), 2) for old, part in zip((keys, values), new, strict=True)

@@ -19,10 +19,12 @@ from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
 from dragoman.decoding import products
 from dragoman.decoding.beam import beam_search
+from dragoman.decoding.matrices import FEWEST_NARROW
 from dragoman.decoding.options import SearchOptions
+from dragoman.decoding.output import OutputProduct
 from dragoman.decoding.prepared import Precision, PreparedStep, can_prepare, modules_of, step_of
 from dragoman.decoding.prepared_encoder import PreparedEncoder, Tokens, prepared_encoder
-from dragoman.decoding.products import FEWEST_NARROW, OutputProduct, Product, _EightBits
+from dragoman.decoding.products import EightBits, Product
 from dragoman.decoding.rules import MinimumLength, NoRepeatedNgram, RepetitionGuard
 from dragoman.decoding.step import Asked, CheckedStep, StepModel, TransformerStep, largest, likeliest
 from dragoman.decoding.translate import Translator
@@ -245,7 +247,7 @@ def test_the_likeliest_tokens_are_those_of_all_log_probabilities(rows: int, prec
         log_probs.masked_fill_(forbidden[first : first + len(log_probs)], -math.inf)
 
     log_probs, _ = steps[0].next(tokens, steps[0].start(source, mask))
-    found, _ = likeliest(steps[1], tokens, steps[1].start(source, mask), Asked(3, restrict))
+    found, _ = likeliest(steps[1], tokens, steps[1].start(source, mask), Asked(3, restrict=restrict))
     assert hasattr(steps[1], "likeliest")
     values, places = largest(log_probs.masked_fill(forbidden, -math.inf), 3)
     assert torch.equal(found.log_probs, values)
@@ -289,7 +291,7 @@ def test_rules_hold_for_each_row_though_few_are_looked_at_at_a_time(beam: int) -
 
 
 @pytest.mark.parametrize(
-    "onednn", [pytest.param(True, marks=pytest.mark.skipif(not _EightBits.pays(64), reason="no 8 bits by oneDNN here")), False]
+    "onednn", [pytest.param(True, marks=pytest.mark.skipif(not EightBits.pays(64), reason="no 8 bits by oneDNN here")), False]
 )
 @torch.inference_mode()
 def test_many_logits_of_8_bits_are_made_some_rows_at_a_time(onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,13 +309,13 @@ def test_many_logits_of_8_bits_are_made_some_rows_at_a_time(onednn: bool, monkey
     assert ("_eight" in vars(product)) == onednn
 
 
-@pytest.mark.skipif(not _EightBits.pays(64), reason="no 8 bits by oneDNN here")
+@pytest.mark.skipif(not EightBits.pays(64), reason="no 8 bits by oneDNN here")
 @torch.inference_mode()
 def test_8_bits_by_onednn_are_the_product_whatever_the_numbers() -> None:
     """To half a step of the inputs and the weights; 0 is exact, and numbers that are none are no silent result."""
     torch.manual_seed(5)
     layer = Linear(96, 200)
-    product = _EightBits(layer.weight, layer.bias)
+    product = EightBits(layer.weight, layer.bias)
     for x in (torch.randn(64, 96), torch.rand(40, 96) + 3, -torch.rand(33, 96), torch.zeros(50, 96), 1e-30 * torch.randn(64, 96)):
         step = (x.amax().clamp(min=0) - x.amin().clamp(max=0)) / 255
         bound = 0.51 * (step * layer.weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * layer.weight.abs().amax(1) / 127) + 1e-5
@@ -337,12 +339,12 @@ def test_inputs_have_8_bits_where_no_sum_is_lost(monkeypatch: pytest.MonkeyPatch
     assert errors[0] < 0.7 * errors[1]
 
 
-@pytest.mark.skipif(not products._ONEDNN, reason="no 8 bits by oneDNN here")
+@pytest.mark.skipif(not products.ONEDNN, reason="no 8 bits by oneDNN here")
 def test_onednn_without_the_instructions_for_8_bits_is_not_asked() -> None:
     """It would lose up to half of a sum, and say nothing."""
     largest_numbers = """
 import torch
-from dragoman.decoding.products import OutputProduct
+from dragoman.decoding.output import OutputProduct
 from dragoman.model.embedding import Embedding
 output = Embedding(100, 512, pad=0)
 with torch.inference_mode():
@@ -376,12 +378,11 @@ def test_few_rows_by_a_small_matrix_stay_out_of_8_bits() -> None:
 @pytest.mark.parametrize("biases", [(True, True), (False, False), (False, True)])
 @pytest.mark.parametrize("width", [24, 400])
 @torch.inference_mode()
-def test_a_product_of_rows_is_the_same_in_fewer_calls(precision: Precision, biases: tuple[bool, bool], width: int) -> None:
+def test_a_product_is_the_layers_side_by_side(precision: Precision, biases: tuple[bool, bool], width: int) -> None:
     layers = [Linear(width, size, bias=bias) for size, bias in zip((330, 10), biases, strict=True)]
     product = Product(*layers, precision=precision)
     for rows in (1, 9, 64):
         x = torch.randn(rows, width)
-        assert torch.equal(product.of_rows()(x), product.forward(x))
         exact = torch.cat([layer(x) for layer in layers], 1)
         torch.testing.assert_close(product.forward(x), exact, atol=1e-5 if precision == "fp32" else 0.1, rtol=0)
 
@@ -400,16 +401,16 @@ def test_a_product_in_blocks_is_the_layer_for_any_number_of_rows(bias: bool) -> 
     torch.testing.assert_close(product.forward(x), layer(x), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("onednn", [pytest.param(True, marks=pytest.mark.skipif(not products._ONEDNN, reason="not by oneDNN here")), False])
+@pytest.mark.parametrize("onednn", [pytest.param(True, marks=pytest.mark.skipif(not products.ONEDNN, reason="not by oneDNN here")), False])
 @torch.inference_mode()
 def test_larger_matrices_alone_lie_in_blocks_and_none_without_onednn(onednn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_ONEDNN", onednn)
+    monkeypatch.setattr(products, "ONEDNN", onednn)
     for kind in ("paper", "wide"):
         model, in_blocks, (source, mask) = model_of(**KINDS[kind]), onednn and kind == "wide", some_sources()
         step, tokens = PreparedStep(model), torch.ones(4, dtype=torch.long)
-        assert isinstance(step.layers[0].query, products._Blocks) == in_blocks
-        assert (step.output._blocks is not None) == in_blocks
-        assert isinstance(step.encoder.layers[0].concat, products._Blocks) == in_blocks  # type: ignore[union-attr]
+        assert (step.layers[0].heads.query.blocks is not None) == in_blocks
+        assert (step.output._matrix(4).blocks is not None) == in_blocks
+        assert (step.encoder.layers[0].concat.__self__.matrix.blocks is not None) == in_blocks  # type: ignore[union-attr]
         found, expected = (each.next(tokens, each.start(source, mask))[0] for each in (step, TransformerStep(model)))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
@@ -427,7 +428,7 @@ class _RowsByOneDNN(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.skipif(not products._ONEDNN, reason="not by oneDNN here")
+@pytest.mark.skipif(not products.ONEDNN, reason="not by oneDNN here")
 @torch.inference_mode()
 def test_few_counts_of_rows_are_asked_of_onednn() -> None:
     """It keeps code, and memory for what is in passing, of each."""

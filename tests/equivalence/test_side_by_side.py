@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.data.batching import batches_of
+from dragoman.decoding import search
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import ForbiddenPhrases
 from dragoman.decoding.search import Found, Search, Wanted
@@ -126,6 +128,20 @@ def test_an_interruption_is_told_before_what_else_has_failed() -> None:
 def test_a_thread_of_its_own_is_for_many_hypotheses(rows: int, workers: int) -> None:
     assert workers_for(rows, CPU) == workers
     assert workers_for(rows, torch.device("cuda")) == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("budget", [40, 300, 2000])
+def test_the_batches_of_several_threads_are_about_as_large(workers: int, budget: int) -> None:
+    """Each text is in one of them; none is over the budget, and each thread has as many, none much less than a share of all."""
+    lengths = [16 + (number * 7) % 23 for number in range(200)] + [39] * 3
+    batches = search._even_batches(lengths, budget, workers)
+    sizes = [len(batch) * max(lengths[place] for place in batch) for batch in batches]
+    assert sorted(place for batch in batches for place in batch) == [*range(len(lengths))]
+    assert max(sizes) <= budget
+    if workers > 1 and budget == 2000:
+        assert len(batches) == -(-len(batches_of(lengths, batch_tokens=budget)) // workers) * workers
+        assert min(sizes) > 0.7 * max(sizes)
 
 
 @pytest.mark.parametrize(

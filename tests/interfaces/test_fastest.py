@@ -19,7 +19,7 @@ from torch import Tensor
 
 from command_line import but_for_limits, tiny_bundle
 from dragoman.cli import main, unfinished
-from dragoman.decoding import fastest, products
+from dragoman.decoding import fastest, matrices, products
 from dragoman.decoding.fastest import Choice, Harm, forced_scores, harm_of, other_types, step_times
 from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.phrases import Prefix
@@ -264,7 +264,7 @@ def test_few_texts_are_searched_for_often_enough_to_be_rough() -> None:
             return super().start(source, source_mask)
 
     harm_of(Counting(search.model), search, wanted, exact)
-    assert started == [1, products.FEWEST_NARROW // 4]
+    assert started == [1, matrices.FEWEST_NARROW // 4]
 
 
 @torch.inference_mode()

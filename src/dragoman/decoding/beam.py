@@ -142,14 +142,14 @@ def beam_search(
     spans, shortest = _spans(banned), min(max_lengths)
     few_at_a_time = choose is most_probable and all(rule.row_by_row for rule in rules)
     while len(tokens):
-        restrict = partial(_restrict, live, spans, rules, eos if live.tokens.size(2) + 1 >= shortest else None)
+        asked = Asked(beam, spans, _restriction(live, rules, eos, live.tokens.size(2) + 1 >= shortest))
         if few_at_a_time:
-            best, state = likeliest(model, tokens, state, Asked(beam, restrict))
+            best, state = likeliest(model, tokens, state, asked)
             token_scores, following = (each.view(*live.tokens.shape[:2], -1) for each in best)  # (B, K, k)
             chosen = _best_of(live, token_scores, following, beam)
         else:
             log_probs, state = model.next(tokens, state)  # (N, V)
-            restrict(log_probs, 0)
+            asked.limit(log_probs)
             chosen = choose(live, log_probs.view(*live.tokens.shape[:2], -1), beam)
         live, rows = _extend(live, chosen)  # rows (B, K)
         live = _finish(live, finished, alpha=alpha, eos=eos)
@@ -174,25 +174,24 @@ def _check(beam: int, n_best: int, alpha: float, max_lengths: Sequence[int]) -> 
         raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
 
 
-def _restrict(
-    live: Live, never: Sequence[tuple[int, int]], rules: Sequence[Rule], eos: int | None, log_probs: Tensor, first: int
-) -> None:  # fmt: skip
-    """Sets to -∞ what may not follow the live hypotheses, in log_probs (n, V) of the rows from ``first`` on.
+def _restriction(live: Live, rules: Sequence[Rule], eos: int, near_limit: bool) -> Callable[[Tensor, int], None] | None:
+    """What the rules take from the live hypotheses, and the limit from those that are at it; None where they take nothing."""
+    awake, at_limit = [rule for rule in rules if live.tokens.size(2) >= rule.sleeps], None
+    if near_limit:
+        at_limit = (live.limit == live.tokens.size(2) + 1)[:, None].expand(live.tokens.shape[:2]).flatten()  # (N,)
+        at_limit = at_limit if at_limit.any() else None
+    return partial(_restrict, live, awake, at_limit, eos) if awake or at_limit is not None else None
 
-    ``never`` are stretches of ids, by the first and the last of each; with ``eos`` a sentence at its limit must end.
-    """
-    for low, high in never:
-        log_probs.narrow(1, low, high + 1 - low).fill_(-math.inf)
-    rows, shape = slice(first, first + len(log_probs)), live.tokens.shape[:2]
-    awake = [rule for rule in rules if live.tokens.size(2) >= rule.sleeps]
-    if awake:
-        tokens, sentence = live.tokens.flatten(0, 1)[rows], live.sentence[:, None].expand(shape).reshape(-1)[rows]  # (n, …), (n,)
-        for rule in awake:
-            rule(log_probs, tokens, sentence)
-    if eos is not None:
-        at_limit = (live.limit == live.tokens.size(2) + 1)[:, None].expand(shape).reshape(-1)[rows]  # (n,)
-        if at_limit.any():
-            only_end(log_probs, at_limit, eos)
+
+def _restrict(live: Live, rules: Sequence[Rule], at_limit: Tensor | None, eos: int, log_probs: Tensor, first: int) -> None:
+    """Sets to -∞ what may not follow, in log_probs (n, V) of the rows from ``first`` on: at the limit all but the end."""
+    rows = slice(first, first + len(log_probs))
+    if rules:
+        sentence = live.sentence[:, None].expand(live.tokens.shape[:2]).flatten()[rows]  # (n,)
+        for rule in rules:
+            rule(log_probs, live.tokens.flatten(0, 1)[rows], sentence)
+    if at_limit is not None:
+        only_end(log_probs, at_limit[rows], eos)
 
 
 def _start(max_lengths: Sequence[int], alpha: float, n_best: int, device: torch.device) -> Live:

@@ -13,6 +13,8 @@ from typing import NamedTuple, Self
 import torch.nn.functional as F
 from torch import Tensor
 
+KeysValues = tuple[Tensor, Tensor]
+
 
 class Seen(NamedTuple):
     """What the attention of one layer sees."""
@@ -85,17 +87,6 @@ class Growing(Seen):
         """So many positions, in the same memory."""
         return Seen(self.keys.narrow(2, start, count), self.values.narrow(2, start, count))
 
-    def write(self, start: int, made: Tensor) -> None:
-        """Keys and values side by side (B·K, H·d_k + H·d_v) become those of K positions."""
-        (sentences, heads, _, size), width = self.keys.shape, made.size(1)
-        if self.step == 1:
-            self.keys.as_strided(made.shape, (width, 1), start * width).copy_(made)
-            return
-        count = len(made) // sentences
-        parts = made.split_with_sizes([heads * size, width - heads * size], 1)
-        for place, part in zip(self.part(start, count), parts, strict=True):
-            place.copy_(part.view(sentences, count, heads, -1).transpose(1, 2))
-
     @classmethod
     def holding(cls, seen: Seen, room: int) -> Self:
         """A cache that begins with positions of another, with room for so many."""
@@ -133,3 +124,20 @@ class Growing(Seen):
         """Keys and values as rows of all heads, those of sentences that have left included."""
         count = self.room * self.step
         return [each.as_strided((count, each.size(1) * each.size(3)), (each.stride(0), 1), each.storage_offset()) for each in self]
+
+
+def write(own: KeysValues, start: int, made: Tensor) -> None:
+    """Keys and values side by side (B·K, H·d_k + H·d_v) become those of K positions of a `Growing`, from ``start`` on."""
+    key, value = own
+    count, heads, width = made.size(0) // key.size(0), key.size(1), made.size(1)
+    if key.stride(2) == key.stride(0):  # of a sentence alone keys and values of a position lie side by side
+        key.as_strided([count, width], [width, 1], start * width).copy_(made)
+    else:
+        keys = heads * key.size(3)
+        key.narrow(2, start, count).copy_(as_heads(made[:, :keys], count, heads))
+        value.narrow(2, start, count).copy_(as_heads(made[:, keys:], count, heads))
+
+
+def as_heads(rows: Tensor, count: int, heads: int) -> Tensor:
+    """(N, H·w) as (B, H, K, w)."""
+    return rows.view(-1, count, heads, rows.size(1) // heads).transpose(1, 2)

@@ -16,8 +16,9 @@ from torch import Tensor
 from dragoman.data.batching import pad_rows
 from dragoman.decoding.beam import Hypothesis, length_penalty
 from dragoman.decoding.ensemble import as_one
+from dragoman.decoding.matrices import FEWEST_NARROW
 from dragoman.decoding.prepared import can_prepare, step_of
-from dragoman.decoding.products import FEWEST_NARROW, Precision
+from dragoman.decoding.products import Precision
 from dragoman.decoding.search import Search, Wanted
 from dragoman.decoding.side_by_side import threads_of_one, workers_for
 from dragoman.decoding.step import StepModel, largest

@@ -8,12 +8,12 @@ stays where it is: when hypotheses change places, only ``seen`` does, which says
 so before long most keys are nobody's, and those that are somebody's close up.
 
 A step of one sentence is mostly calls and the reading of matrices. In the attention to the source the sentence's memory stands between two
-matrices, so these products are taken once, and a step has two small ones in place of four (`_Folded`).
+matrices, so these products are taken once, and a step has two small ones in place of four (`Folded`).
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, cast, get_args
 
@@ -21,24 +21,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.decoding.caches import Growing, Memory, Seen
-from dragoman.decoding.prepared_encoder import Tokens, is_plain, norm_of, prepared_encoder, rows_of, unchanged
-from dragoman.decoding.products import (
-    AskedPrecision,
-    OutputProduct,
-    Precision,
-    Product,
-    bias_of,
-    check_finite,
-    check_products,
-    feed_forward,
+from dragoman.decoding.caches import Growing, Memory
+from dragoman.decoding.decoder_layers import (
+    Folded,
+    Heads,
+    Masks,
+    PlainLayer,
+    PlainLayers,
+    cross_attention,
+    folded_attention,
+    self_attention,
 )
+from dragoman.decoding.matrices import ByItself, Matrix, check_finite, product
+from dragoman.decoding.output import OutputProduct
+from dragoman.decoding.prepared_encoder import Tokens, is_plain, norm_of, prepared_encoder, unchanged
+from dragoman.decoding.products import AskedPrecision, Precision, Product, ReluProducts, bias_of, check_products, feed_forward
 from dragoman.decoding.step import Asked, Likeliest, StepModel, TransformerStep
 from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.embedding import Embedding
-from dragoman.model.layers import DecoderLayer, Inner
+from dragoman.model.layers import DecoderLayer, pre_norm_residual, residual
 from dragoman.model.linear import ROWS, Linear
 from dragoman.model.transformer import Decoder
 
@@ -65,102 +68,92 @@ class Prepared(NamedTuple):
     memory_mask: Tensor  # (B, 1, 1, S): 0 at tokens, -∞ at padding
     own: list[Growing]  # of each layer, T positions
     seen: Tensor | None  # (B, K, T): 0 at a hypothesis's own keys, -∞ at others'; None where all are its own
-    folded: "tuple[Encoded, list[_Folded]] | None" = None  # of one sentence: its encoder's output, and each layer's
+    folded: "tuple[Encoded, list[Folded]] | None" = None  # of one sentence: its encoder's output, and each layer's
     room: Tensor | None = None  # of the last log-probabilities, as many rows as were made together or more
 
 
-@dataclass(frozen=True)
-class _Folded:
-    """Attention to one sentence with the products before and behind it, softmax(x Aᵀ + b) C with the softmax over each head's S.
-
-    With a head's keys K, values V and its parts of W_q, b_q and W_o: A = K W_q / √d_k, b = K b_q / √d_k, and C = V W_o + b_o / H.
-    """
-
-    heads: int
-    before: Tensor  # Aᵀ (D, H·S)
-    bias: Tensor  # b (H·S)
-    behind: Tensor  # C (H·S, D)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (K, D) of the sentence's hypotheses; returns (K, D)."""
-        scores = torch.addmm(self.bias, x, self.before).view(x.size(0), self.heads, -1)  # (K, H, S)
-        return torch.mm(torch.softmax(scores, -1).view(x.size(0), -1), self.behind)
-
-
 class _Layer:
-    """A `DecoderLayer` with its products prepared."""
+    """A `DecoderLayer` with its products prepared, whatever its norms, its feed-forward layer and what stands around them."""
 
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
         own, cross = layer.self_attn, layer.cross_attn
-        self.heads, self.sizes = own.n_heads, (own.d_k, own.d_v)
-        self.widths = [self.heads * own.d_k, self.heads * sum(self.sizes)]
+        self.sizes = own.d_k, own.d_v
 
-        def product(*layers: Linear) -> Inner:
-            return Product(*layers, precision=precision).of_rows()
+        def matrix(*layers: Linear) -> Matrix:
+            return Product(*layers, precision=precision).matrix
 
-        # A step of one sentence is mostly calls, so there are as few as can be between the products.
-        self.own, self.own_concat = product(own.w_q, own.w_k, own.w_v), product(own.w_concat)
-        query = Product(cross.w_q, precision=precision)
-        self.folding = None if query.wide is None else _around_memory(cross)  # None where the products of few rows are not in float32
-        self.query, self.cross_concat = query.of_rows(), product(cross.w_concat)
-        self._memory = Product(cross.w_k, cross.w_v, precision=precision).forward
+        self.heads = Heads(
+            own.n_heads, matrix(own.w_q, own.w_k, own.w_v), matrix(own.w_concat), matrix(cross.w_q), matrix(cross.w_concat)
+        )  # fmt: skip
+        in_float32 = self.heads.query.turned is not None or self.heads.query.blocks is not None  # few rows
+        self.folding = _around_memory(cross) if in_float32 else None
+        self._memory = matrix(cross.w_k, cross.w_v)
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=norm_of(norm), dropout=unchanged) for norm in (layer.norm1, layer.norm2, layer.norm3)]
 
     def memory(self, encoded: Encoded, fewest: int) -> Memory:
         """That of the encoder's output, with keys of nobody's up to the fewest."""
-        as_columns = _are_many(encoded.tokens.shape[0] * self.heads, encoded.rows)
+        as_columns = encoded.tokens.shape[0] * self.heads.n_heads >= many_heads(encoded.rows.device)
         return Memory.of(*self._keys_values(encoded), as_columns=as_columns, fewest=fewest)
 
-    def folded(self, encoded: Encoded) -> _Folded:
+    def folded(self, encoded: Encoded) -> Folded:
         """The same of one sentence, with the products around it."""
         keys, values = (each[0].transpose(0, 1) for each in self._keys_values(encoded))  # (H, S, w)
         queries, query_bias, concat, concat_bias = cast("tuple[Tensor, ...]", self.folding)
         before, behind = torch.bmm(keys, queries), torch.baddbmm(concat_bias, values, concat)  # (H, S, D)
-        return _Folded(self.heads, before.flatten(0, 1).t(), torch.bmm(keys, query_bias).flatten(), behind.flatten(0, 1))
+        return Folded(before.flatten(0, 1).t(), torch.bmm(keys, query_bias).flatten(), behind.flatten(0, 1))
 
     def _keys_values(self, encoded: Encoded) -> list[Tensor]:
         """Those (B, S, H, w) of the encoder's output."""
-        made = encoded.tokens.padded(self._memory(encoded.rows))  # (B, S, H·d_k + H·d_v)
-        parts = made.split_with_sizes([self.heads * size for size in self.sizes], 2)
-        return [part.view(*part.shape[:2], self.heads, -1) for part in parts]
+        made = encoded.tokens.padded(product(encoded.rows, self._memory))  # (B, S, H·d_k + H·d_v)
+        parts = made.split_with_sizes([self.heads.n_heads * size for size in self.sizes], 2)
+        return [part.view(*part.shape[:2], self.heads.n_heads, -1) for part in parts]
 
-    def __call__(
-        self, x: Tensor, own: Growing, memory: Memory | _Folded, masks: tuple[Tensor | None, Tensor], at: tuple[int, int]
-    ) -> Tensor:
-        """x (N, D) of the new positions; returns (N, D).
-
-        ``at``: the position of own where their keys and values begin, and how many positions are seen.
-        """
-        count, (start, shown) = masks[1].size(2), at
-
-        def self_attention(y: Tensor) -> Tensor:
-            query, keys_values = self.own(y).split_with_sizes(self.widths, 1)
-            own.write(start, keys_values)
-            return self.own_concat(self._attention(self._heads(query, count), own.part(0, shown), masks[0]))
-
-        def cross_attention(y: Tensor) -> Tensor:
-            return self.cross_concat(self._attention(self._heads(self.query(y), count), cast(Memory, memory), masks[1]))
-
-        x = self.around[0](x, self_attention)
-        x = self.around[1](x, memory if isinstance(memory, _Folded) else cross_attention)
+    def step(self, x: Tensor, own: Growing, memory: Memory | Folded, masks: Masks, at: tuple[int, int], many: int) -> Tensor:
+        """x (N, D) of the new positions; returns (N, D). ``at`` and ``many`` as for `self_attention`."""
+        x = self.around[0](x, lambda y: self_attention(y, self.heads, own, masks[0], *at, many))
+        if isinstance(memory, Folded):
+            x = self.around[1](x, lambda y: folded_attention(y, self.heads.n_heads, memory))
+        else:
+            x = self.around[1](x, lambda y: cross_attention(y, self.heads, memory, masks[1], many))
         return self.around[2](x, self.feed_forward)
 
-    def _heads(self, rows: Tensor, count: int) -> Tensor:
-        """(N, H·width) as (B, H, K, width)."""
-        return rows.view(-1, count, self.heads, rows.size(1) // self.heads).transpose(1, 2)
 
-    def _attention(self, query: Tensor, seen: Seen, mask: Tensor | None) -> Tensor:
-        """query (B, H, K, d_k), what is seen, mask (B, 1, K, T) or None where all see all; returns (N, H·d_v)."""
-        (sentences, heads, count, width), (key, value) = query.shape, seen
-        if key.stride(3) == 1 and not _are_many(sentences * heads, query):
-            return rows_of(F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
-        # PyTorch's own takes each head of each sentence for a task, and for one so small mostly what a task takes. Its fast way
-        # does not take keys that lie as columns, which a batch keeps when few of its sentences are left.
-        scores = torch.bmm(query.reshape(-1, count, width), key.flatten(0, 1).transpose(1, 2)).mul_(width**-0.5)  # (B·H, K, T)
-        if mask is not None:
-            scores.view(sentences, heads, count, -1).add_(mask)
-        return rows_of(torch.bmm(torch.softmax(scores, -1), value.flatten(0, 1)).view(sentences, heads, count, -1))
+class _Layers:
+    """Layers of any kind one after the other, called as `PlainLayers` are."""
+
+    def __init__(self, layers: Sequence[_Layer], *, many: int) -> None:
+        self.layers, self.many = layers, many
+
+    def __call__(
+        self, x: Tensor, own: list[Growing], memory: list[Memory], folded: list[Folded], masks: Masks, start: int, shown: int
+    ) -> Tensor:
+        memories: Sequence[Memory | Folded] = folded or memory
+        for layer, cache, seen in zip(self.layers, own, memories, strict=True):
+            x = layer.step(x, cache, seen, masks, (start, shown), self.many)
+        return x
+
+
+def _all_of(layers: Sequence[DecoderLayer], prepared: Sequence[_Layer], device: torch.device) -> Callable[..., Tensor]:
+    """All layers of a decoder: by PyTorch itself on a CPU where they are as in the paper, which saves what many small calls take."""
+    many, made = many_heads(device), [_plain(*each) for each in zip(layers, prepared, strict=True)]
+    plain, pre_norm = [each for each in made if each is not None], layers[0].around is pre_norm_residual
+    if device.type != "cpu" or len(plain) < len(layers) or any(layer.around is not layers[0].around for layer in layers):
+        return _Layers(prepared, many=many)
+    return ByItself(PlainLayers(plain, pre_norm=pre_norm, many=many))
+
+
+def _plain(layer: DecoderLayer, prepared: _Layer) -> PlainLayer | None:
+    """A layer as `PlainLayers` take it, or None where it is of another kind."""
+    norms, weights = [layer.norm1, layer.norm2, layer.norm3], list[Tensor]()
+    epsilon = getattr(norms[0], "eps", 0.0)
+    for norm in norms:
+        if type(norm) is not nn.LayerNorm or norm.weight is None or norm.bias is None or norm.eps != epsilon:
+            return None
+        weights += [norm.weight.detach(), norm.bias.detach()]
+    if not isinstance(prepared.feed_forward, ReluProducts) or layer.around not in (residual, pre_norm_residual):
+        return None
+    return PlainLayer(prepared.heads, *prepared.feed_forward, weights, epsilon)
 
 
 class PreparedStep(StepModel[Prepared]):
@@ -176,7 +169,9 @@ class PreparedStep(StepModel[Prepared]):
                 check_finite(parameter)
         self.decoder = model.decoder
         self.encoder = prepared_encoder(model.encoder, precision)
-        self.layers = [_Layer(cast(DecoderLayer, layer), precision) for layer in model.decoder.layers]
+        layers = cast("list[DecoderLayer]", list(model.decoder.layers))
+        self.layers = [_Layer(layer, precision) for layer in layers]
+        self.all_layers = _all_of(layers, self.layers, model.output.weight.device)
         self.final_norm = norm_of(model.decoder.final_norm)
         self.output = OutputProduct(model.output, model.output_bias, precision=precision)
 
@@ -187,7 +182,7 @@ class PreparedStep(StepModel[Prepared]):
         (sentences, length), first = source.shape, self.layers[0]
         mask = encoded.rows.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
         mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
-        own = [Growing.of(encoded.rows, sentences, first.heads, first.sizes, _ROOM) for _ in self.layers]
+        own = [Growing.of(encoded.rows, sentences, first.heads.n_heads, first.sizes, _ROOM) for _ in self.layers]
         for cache in (cache for seen in own for cache in seen.part(0, _FEWEST)):
             cache.zero_()  # nobody's keys have no weight, but must be numbers
         # Of more tokens there is more to read.
@@ -205,13 +200,9 @@ class PreparedStep(StepModel[Prepared]):
     @torch.no_grad()
     def likeliest(self, tokens: Tensor, state: Prepared, asked: Asked) -> tuple[Likeliest, Prepared]:
         """The same where no more is asked, with log-probabilities of a few rows at a time, which stay near the processor."""
-        rows = tokens.size(0)
-        room = self.output.room(min(rows, ROWS), state.room)
+        room = self.output.room(min(tokens.size(0), ROWS), state.room)
         hidden, state = self._step(tokens, state, room)  # (N, D)
-        if rows <= ROWS:
-            return asked.of(self.output.log_probs(hidden, room)), state
-        parts = [asked.of(part, first) for first, part in self.output.parts(hidden, room)]
-        return Likeliest(*map(torch.cat, zip(*parts, strict=True))), state
+        return self.output.likeliest(hidden, room, asked), state
 
     def _step(self, tokens: Tensor, state: Prepared, room: Tensor | None) -> tuple[Tensor, Prepared]:
         """What the output layer is given (N, D), and the state with it."""
@@ -227,9 +218,7 @@ class PreparedStep(StepModel[Prepared]):
         own = state.own
         if own[0].room < length:
             own = [Growing.holding(each, max(length, 2 * state.length)) for each in own]
-        memories: Sequence[Memory | _Folded] = state.folded[1] if state.folded else state.memory
-        for layer, cache, memory in zip(self.layers, own, memories, strict=True):
-            x = layer(x, cache, memory, masks, (state.length, shown))
+        x = self.all_layers(x, own, state.memory, state.folded[1] if state.folded else [], masks, state.length, shown)
         after = Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, state.folded, room)
         return self.final_norm(x), after
 
@@ -346,9 +335,9 @@ def _without_unseen(state: Prepared) -> Prepared:
     return state._replace(length=most, seen=seen.gather(2, places[:, None].expand(-1, seen.size(1), -1)))
 
 
-def _are_many(heads: int, like: Tensor) -> bool:
-    """Whether attention of so many heads of all sentences is products of them all."""
-    return heads >= _MANY and like.device.type == "cpu"
+def many_heads(device: torch.device) -> int:
+    """Heads of all sentences, from which on their attention is products of them all."""
+    return _MANY if device.type == "cpu" else sys.maxsize
 
 
 def _around_memory(cross: MultiHeadAttention) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -67,8 +67,8 @@ class _PreparedEncoderLayer:
         attention = layer.self_attn
         self.heads, sizes = attention.n_heads, (attention.d_k, attention.d_k, attention.d_v)
         self.widths = [attention.n_heads * size for size in sizes]
-        self.own = Product(attention.w_q, attention.w_k, attention.w_v, precision=precision).of_rows()
-        self.concat = Product(attention.w_concat, precision=precision).of_rows()
+        self.own = Product(attention.w_q, attention.w_k, attention.w_v, precision=precision).forward
+        self.concat = Product(attention.w_concat, precision=precision).forward
         self.feed_forward = feed_forward(layer.feed_forward, precision)
         self.around = [partial(layer.around, norm=norm_of(norm), dropout=unchanged) for norm in (layer.norm1, layer.norm2)]
 

@@ -6,7 +6,6 @@ Shapes:  B sentences of a batch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,10 +78,8 @@ class Search:
         for width in sorted(set(widths)):
             places = [place for place, wide in enumerate(widths) if wide == width]
             lengths = [max(len(texts[place].ids), _SHORTEST) for place in places]
-            for batch in batches_of(lengths, batch_tokens=batch_tokens // workers // width):
+            for batch in _even_batches(lengths, batch_tokens // workers // width, workers):
                 batches.append(([places[each] for each in batch], width))
-        if len(batches) < 2 * workers:
-            batches = [(part, width) for places, width in batches for part in _parts(places, workers)]
         # The most first, so that all threads are done at about the same time.
         batches.sort(key=lambda batch: -batch[1] * sum(len(texts[place].ids) for place in batch[0]))
 
@@ -225,10 +222,19 @@ class Search:
         return 0 < self.options.repetition_guard < len(hypothesis.tokens) and guard.ended(hypothesis.tokens, place)
 
 
-def _parts(places: list[int], count: int) -> list[list[int]]:
-    """At most ``count`` parts of about as many places each, in order."""
-    bounds = [len(places) * number // count for number in range(count + 1)]
-    return [places[first:last] for first, last in pairwise(bounds) if last > first]
+def _even_batches(lengths: Sequence[int], batch_tokens: int, workers: int) -> list[list[int]]:
+    """As few batches of at most ``batch_tokens`` tokens as there can be of which each worker has as many, all about as large."""
+    batches = batches_of(lengths, batch_tokens=batch_tokens)
+    if workers == 1:
+        return batches
+    count, too_few, enough = -(-len(batches) // workers) * workers, 0, batch_tokens
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if len(batches_of(lengths, batch_tokens=middle)) > count:
+            too_few = middle
+        else:
+            enough = middle
+    return batches_of(lengths, batch_tokens=enough)
 
 
 Engine = Callable[[Search, Sequence[Wanted], int], list[list[Found]]]

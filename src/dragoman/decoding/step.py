@@ -4,6 +4,7 @@ Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows
          V target vocabulary
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -42,27 +43,27 @@ _FEW = 4  # rows whose largest number is found sooner by looking at each
 
 def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` largest of each row of scores (…, V), falling, and their places: (…, k) both."""
-    size = scores.size(-1)
-    if k == 1 and scores.numel() <= _FEW * size:
-        return scores.max(-1, keepdim=True)
-    if size // _GROUP < 2 * k:
-        return scores.topk(k)
     rows = scores.flatten(0, -2)  # (N, V)
     together = ROWS if rows.device.type == "cpu" else max(len(rows), 1)  # on a CPU so few that they stay near it
-    parts = [_largest(rows[first : first + together], k) for first in range(0, max(len(rows), 1), together)]
+    parts = [largest_of_rows(rows[first : first + together], k) for first in range(0, max(len(rows), 1), together)]
     values, places = (part[0] if len(parts) == 1 else torch.cat(part) for part in zip(*parts, strict=True))  # (N, k)
     shape = (*scores.shape[:-1], k)
     return values.view(shape), places.view(shape)
 
 
-def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    size, width = rows.size(1), rows.size(1) // _GROUP
-    grouped = width * _GROUP
+def largest_of_rows(rows: Tensor, k: int, group: int = _GROUP, few: int = _FEW) -> tuple[Tensor, Tensor]:
+    """`largest` of rows (N, V), all at once, as a function that PyTorch can run by itself."""
+    size, width = rows.size(1), rows.size(1) // group
+    if k == 1 and rows.size(0) <= few:
+        return rows.max(1, keepdim=True)
+    if width < 2 * k:
+        return rows.topk(k)
+    grouped = width * group
     # Column p of the (N, width) stands for the places p, p + width, …: the k largest are among those of k columns, or in the rest.
-    best = rows[:, :grouped].view(-1, _GROUP, width).amax(1).topk(k).indices  # (N, k)
-    places = (best[..., None] + torch.arange(0, grouped, width, device=rows.device)).flatten(1)  # (N, k·group)
+    best = rows[:, :grouped].view(-1, group, width).amax(1).topk(k)[1]  # (N, k)
+    places = (best[:, :, None] + torch.arange(0, grouped, width, device=rows.device)).flatten(1)  # (N, k·group)
     if grouped < size:
-        places = torch.cat((places, torch.arange(grouped, size, device=rows.device).expand(len(rows), -1)), 1)
+        places = torch.cat((places, torch.arange(grouped, size, device=rows.device).expand(rows.size(0), -1)), 1)
     values, found = rows.gather(1, places).topk(k)  # (N, k)
     return values, places.gather(1, found)
 
@@ -77,15 +78,24 @@ class Likeliest(NamedTuple):
 class Asked(NamedTuple):
     """What a search asks of a step where it needs no more than that: the ``number`` most probable tokens of those that may follow.
 
-    ``restrict`` sets to -∞, in place, what may not, in log-probabilities (n, V) of the rows from a given one on.
+    ``never`` are stretches of ids that follow nothing, each by its first and its last. ``restrict`` sets to -∞, in place, what else may
+    not, in log-probabilities (n, V) of the rows from a given one on; None where nothing else is ruled out.
     """
 
     number: int
-    restrict: Callable[[Tensor, int], None]
+    never: Sequence[tuple[int, int]] = ()
+    restrict: Callable[[Tensor, int], None] | None = None
+
+    def limit(self, log_probs: Tensor, first: int = 0) -> None:
+        """Sets to -∞ what may not follow, in log-probabilities (n, V) of the rows from ``first`` on."""
+        for low, high in self.never:
+            log_probs.narrow(1, low, high + 1 - low).fill_(-math.inf)
+        if self.restrict is not None:
+            self.restrict(log_probs, first)
 
     def of(self, log_probs: Tensor, first: int = 0) -> Likeliest:
         """Of log-probabilities (n, V) of the rows from ``first`` on, which are written to."""
-        self.restrict(log_probs, first)
+        self.limit(log_probs, first)
         return Likeliest(*largest(log_probs, min(self.number, log_probs.size(1))))
 
 

@@ -1,0 +1,192 @@
+"""The output layer of a step (Section 3.4), in room that steps share: log-probabilities of what may follow, or the most probable alone.
+
+Shapes:  N rows   n some of them   P = N rounded up   D = d_model   V target vocabulary   k tokens of each row
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.decoding.matrices import FEWEST_NARROW, ByItself, blocks_piece, narrow_rows
+from dragoman.decoding.products import EIGHT_ROWS, EightBits, Precision, Product, goes_in_blocks, in_blocks
+from dragoman.decoding.step import Asked, Likeliest, largest_of_rows
+from dragoman.model.embedding import Embedding
+from dragoman.model.linear import ROWS
+
+_ALIGNED = 64  # bytes
+_NEAR = 2**18  # log-probabilities that stay nearest to the processor until the largest of them are found
+_SEVERAL = 16  # rows from which on their most probable tokens are found by PyTorch itself: of fewer there is nothing to save
+_TWICE = 2**21  # numbers of an output matrix, up to which it is kept once more for single rows, which are faster so than by blocks
+
+
+class OutputMatrix(NamedTuple):
+    """The output matrix in the one form that rows of a number are taken by, and its bias."""
+
+    turned: Tensor | None = None  # (D, V) in float32
+    blocks: Tensor | None = None  # in float32 in oneDNN's blocks
+    narrow: Tensor | None = None  # (D, V) in bfloat16
+    bias: Tensor | None = None  # (V)
+
+
+def logits_of(hidden: Tensor, matrix: OutputMatrix, passing: Tensor | None) -> Tensor:
+    """Logits (N, V) of hidden states (N, D), at most `ROWS`: in bfloat16 in the room ``passing``, without the bias, else in float32."""
+    turned, blocks, narrow, bias = matrix.turned, matrix.blocks, matrix.narrow, matrix.bias
+    if narrow is not None and passing is not None:
+        rows = narrow_rows(hidden)
+        torch.mm(rows, narrow, out=passing[: rows.size(0)])
+        return passing[: hidden.size(0)]
+    if blocks is not None:
+        return blocks_piece(hidden, blocks, bias)
+    assert turned is not None
+    return torch.mm(hidden, turned) if bias is None else torch.addmm(bias, hidden, turned)
+
+
+def write_log_probs(logits: Tensor, bias: Tensor | None, place: Tensor) -> None:
+    """Log-probabilities of `logits_of` (N, V), to a place (N, V)."""
+    if logits.dtype == place.dtype:
+        torch.log_softmax(logits, -1, out=place)
+    else:
+        place.copy_(logits)
+        if bias is not None:
+            place.add_(bias)
+        torch.log_softmax(place, -1, out=place)
+
+
+class LikeliestTokens(nn.Module):
+    """The most probable tokens of rows, with no more log-probabilities at once than stay near the processor."""
+
+    def forward(
+        self, hidden: Tensor, matrix: OutputMatrix, room: Tensor, passing: Tensor | None, number: int, never: list[tuple[int, int]],
+        together: int, few: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Log-probabilities and ids (N, number) of those of hidden states (N, D), falling, without stretches of ids that may ``never``
+        follow; the product of so many rows ``together``, the rest of so ``few``, in the room (few or more, V).
+        """
+        values: list[Tensor] = []
+        tokens: list[Tensor] = []
+        for some in torch.split(hidden, together):
+            for logits in torch.split(logits_of(some, matrix, passing), few):
+                place = room[: logits.size(0)]
+                write_log_probs(logits, matrix.bias, place)
+                for low, high in never:
+                    place.narrow(1, low, high + 1 - low).fill_(-math.inf)
+                value, token = largest_of_rows(place, number)
+                values.append(value)
+                tokens.append(token)
+        return torch.cat(values), torch.cat(tokens)
+
+
+@cache
+def _likeliest_tokens() -> ByItself:
+    return ByItself(LikeliestTokens())
+
+
+class OutputProduct:
+    """The output matrix, and its bias: hidden states to log-probabilities, or logits, of everything that may follow."""
+
+    def __init__(self, output: Embedding, bias: Tensor | None, *, precision: Precision) -> None:
+        weight = output.weight.detach()
+        # Where numbers of a file lie in memory must not decide how a product rounds, so they lie as PyTorch's own do.
+        self.weight = weight if weight.data_ptr() % _ALIGNED == 0 else weight.clone()  # (V, D)
+        self.bias = None if bias is None else bias.detach()
+        self.narrow = weight.bfloat16().t().contiguous() if precision == "bf16" else None  # (D, V)
+        self.product = Product(output, precision=precision, bias=bias) if precision == "int8" else None
+
+    def __deepcopy__(self, known: dict[int, Any]) -> "OutputProduct":
+        """Itself, which changes only by forms of the same matrix; PyTorch copies no tensor that lies in blocks."""
+        return self
+
+    @cached_property
+    def _in_blocks(self) -> OutputMatrix:
+        return OutputMatrix(blocks=in_blocks(self.weight), bias=self.bias)
+
+    @cached_property
+    def _turned(self) -> OutputMatrix:
+        return OutputMatrix(turned=self.weight.t().contiguous(), bias=self.bias)
+
+    @cached_property
+    def _eight(self) -> EightBits:
+        return EightBits(self.weight, self.bias)
+
+    def room(self, rows: int, before: Tensor | None) -> Tensor | None:
+        """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
+
+        New room for each step would take as long as the product, for the system clears every page of it.
+        """
+        if self.weight.device.type != "cpu" or (self.product is not None and rows <= EIGHT_ROWS):
+            return None
+        return before if before is not None and before.size(0) >= rows else self.weight.new_empty(rows, self.weight.size(0))
+
+    def log_probs(self, hidden: Tensor, room: Tensor | None) -> Tensor:
+        """Log-probabilities (N, V) after hidden states (N, D), in the first rows of the room."""
+        if room is None:
+            logits = self._of_its_own(hidden)  # (N, V)
+            return torch.log_softmax(logits, -1, out=logits) if logits.device.type == "cpu" else logits.log_softmax(-1)
+        made = room[: len(hidden)]
+        write = self._writer(len(hidden))
+        for some, place in zip(torch.split(hidden, ROWS), torch.split(made, ROWS), strict=True):
+            write(some, place)
+        return made
+
+    def likeliest(self, hidden: Tensor, room: Tensor | None, asked: Asked) -> Likeliest:
+        """What is asked after hidden states (N, D), in room for `ROWS` of them or all."""
+        if len(hidden) >= _SEVERAL and room is not None and self.product is None and asked.restrict is None:
+            matrix, few = self._matrix(len(hidden)), max(1, min(_NEAR // len(self.weight), len(room)))
+            number, never = min(asked.number, len(self.weight)), [*asked.never]
+            return Likeliest(*_likeliest_tokens()(hidden, matrix, room, self._passing(matrix), number, never, ROWS, few))
+        if len(hidden) <= ROWS:
+            return asked.of(self.log_probs(hidden, room))
+        parts = [asked.of(part, first) for first, part in self._parts(hidden, room)]
+        return Likeliest(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _parts(self, hidden: Tensor, room: Tensor | None) -> Iterator[tuple[int, Tensor]]:
+        """Log-probabilities of at most `ROWS` rows at a time and the number of the first, one after the other in the room; all at once
+        without.
+        """
+        if room is None:
+            yield 0, self.log_probs(hidden, None)
+            return
+        write = self._writer(len(hidden))
+        for first in range(0, len(hidden), ROWS):
+            some = hidden[first : first + ROWS]
+            write(some, room[: len(some)])
+            yield first, room[: len(some)]
+
+    def _writer(self, rows: int) -> Callable[[Tensor, Tensor], None]:
+        """What writes the log-probabilities of hidden states to a place, at most `ROWS` of so many in all at once: few enough to stay near
+        the processor from their product to the last thing done to them.
+        """
+        if self.product is not None:
+            return self._write_in_eight_bits
+        matrix = self._matrix(rows)
+        passing = self._passing(matrix)
+        return lambda hidden, place: write_log_probs(logits_of(hidden, matrix, passing), matrix.bias, place)
+
+    def _matrix(self, rows: int) -> OutputMatrix:
+        """The form that so many rows are taken by; not what a measurement says is faster here, for how a product rounds must not hang on
+        one.
+        """
+        if self.narrow is not None and rows >= FEWEST_NARROW:
+            return OutputMatrix(narrow=self.narrow, bias=self.bias)
+        return self._in_blocks if (rows > 1 or self.weight.numel() > _TWICE) and goes_in_blocks(self.weight) else self._turned
+
+    def _passing(self, matrix: OutputMatrix) -> Tensor | None:
+        return None if matrix.narrow is None else matrix.narrow.new_empty(ROWS, len(self.weight))
+
+    def _write_in_eight_bits(self, hidden: Tensor, place: Tensor) -> None:
+        for some, part in zip(torch.split(hidden, EIGHT_ROWS), torch.split(place, EIGHT_ROWS), strict=True):
+            torch.log_softmax(self._of_its_own(some), -1, out=part)
+
+    def _of_its_own(self, hidden: Tensor) -> Tensor:
+        """Logits (N, V) in new memory, bias included."""
+        if self.product is not None:
+            return self._eight(hidden) if EightBits.pays(len(hidden)) else cast(Tensor, self.product(hidden))
+        if self.narrow is None or len(hidden) < FEWEST_NARROW:
+            return F.linear(hidden, self.weight, self.bias)
+        logits = (hidden.to(self.narrow.dtype) @ self.narrow).float()
+        return logits if self.bias is None else logits + self.bias
