@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from dragoman.config import ModelConfig
@@ -99,6 +100,23 @@ def test_the_likeliest_tokens_by_themselves_are_those_in_python(precision: Preci
         expected = log_probs.sort(dim=1, descending=True, stable=True)
         assert torch.equal(found.log_probs, expected.values[:, :number])
         assert torch.equal(log_probs.gather(1, found.tokens), found.log_probs)
+
+
+@pytest.mark.parametrize("length", [0.1, 10.0, 90.0, 1000.0])
+@torch.inference_mode()
+def test_log_probabilities_are_right_however_large_the_logits_are(length: float) -> None:
+    """Of rows so many that sums of bounded logits are taken, and of so few that none are: e^88 is beyond float32."""
+    torch.manual_seed(3)
+    embedding = Embedding(300, 16, pad=0)
+    embedding.weight.copy_(F.normalize(torch.randn(300, 16), dim=1))
+    output, hidden = OutputProduct(embedding, None, precision="fp32"), length * F.normalize(torch.randn(40, 16), dim=1)
+    hidden[3] = -length * embedding.weight[5]  # one of the logits is as far from 0 as one can be
+    expected = (hidden.double() @ embedding.weight.double().t()).log_softmax(1)
+    for rows in (40, 5):
+        some, room = hidden[:rows], output.room(rows, None)
+        torch.testing.assert_close(output.log_probs(some, room).double(), expected[:rows], rtol=1e-6, atol=1e-6 * (10 + length))
+        found = output.likeliest(some, room, Asked(4))
+        torch.testing.assert_close(found.log_probs.double(), expected[:rows].topk(4).values, rtol=1e-6, atol=1e-6 * (10 + length))
 
 
 def test_what_fails_by_itself_says_why_in_python() -> None:

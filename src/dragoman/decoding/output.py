@@ -19,8 +19,8 @@ from dragoman.model.embedding import Embedding
 from dragoman.model.linear import ROWS
 
 _ALIGNED = 64  # bytes
-_NEAR = 2**18  # log-probabilities that stay nearest to the processor until the largest of them are found
-_SEVERAL = 16  # rows from which on their most probable tokens are found by PyTorch itself: of fewer there is nothing to save
+_NEAR = 5 * 2**15  # logits that stay nearest to the processor until the largest of them are found
+_BOUND = 64.0  # of logits: sums of their exponentials are far from the largest and the smallest number of float32
 _TWICE = 2**21  # numbers of an output matrix, up to which it is kept once more for single rows, which are faster so than by blocks
 
 
@@ -31,6 +31,7 @@ class OutputMatrix(NamedTuple):
     blocks: Tensor | None = None  # in float32 in oneDNN's blocks
     narrow: Tensor | None = None  # (D, V) in bfloat16
     bias: Tensor | None = None  # (V)
+    longest: float = math.inf  # the largest length of a row with its bias
 
 
 def logits_of(hidden: Tensor, matrix: OutputMatrix, passing: Tensor | None) -> Tensor:
@@ -46,44 +47,74 @@ def logits_of(hidden: Tensor, matrix: OutputMatrix, passing: Tensor | None) -> T
     return torch.mm(hidden, turned) if bias is None else torch.addmm(bias, hidden, turned)
 
 
-def write_log_probs(logits: Tensor, bias: Tensor | None, place: Tensor) -> None:
-    """Log-probabilities of `logits_of` (N, V), to a place (N, V)."""
-    if logits.dtype == place.dtype:
-        torch.log_softmax(logits, -1, out=place)
-    else:
-        place.copy_(logits)
+def in_reach(logits: Tensor, bias: Tensor | None, room: Tensor, bounded: bool) -> Tensor:
+    """Those of `logits_of` (N, V) in float32 with their bias, less the largest of their row where they are not ``bounded``, so that no sum
+    of their exponentials is too large; in room for N rows, if not where they are.
+    """
+    if logits.dtype != room.dtype:
+        logits = room[: logits.size(0)].copy_(logits)
         if bias is not None:
-            place.add_(bias)
-        torch.log_softmax(place, -1, out=place)
+            logits.add_(bias)
+    return logits if bounded else logits.sub_(logits.amax(1, keepdim=True))
+
+
+def less_log(logits: Tensor, total: Tensor, place: Tensor) -> Tensor:
+    """logits (N, any) less the logarithm of a total (N, 1), in place of the last: first a whole number near it, for what is left of a logit
+    that is near it as well has no rounding of a large number then.
+    """
+    near = total.log().round_()
+    return torch.sub(logits, near, out=place).sub_(near.neg().exp_().mul_(total).log_())
+
+
+def are_bounded(hidden: Tensor, matrix: OutputMatrix, most: float = _BOUND) -> bool:
+    """Whether the lengths of hidden states (N, D) and of the matrix's rows say that no logit is larger than this, or smaller than -it."""
+    return (float(torch.linalg.vector_norm(hidden, dim=1).max()) + 1) * matrix.longest <= most
+
+
+class LogProbs(nn.Module):
+    """Log-probabilities of all that may follow rows, as `LikeliestTokens` has them."""
+
+    def forward(self, hidden: Tensor, matrix: OutputMatrix, place: Tensor, passing: Tensor | None, few: int) -> Tensor:
+        """Those after hidden states (N, D), at most `ROWS`, of so ``few`` of them together, in their place (N, V)."""
+        bounded = are_bounded(hidden, matrix)
+        room = torch.empty([few, place.size(1)], dtype=place.dtype)
+        for number, part in enumerate(torch.split(logits_of(hidden, matrix, passing), few)):
+            some = place.narrow(0, number * few, part.size(0))
+            logits = in_reach(part, matrix.bias, some, bounded)
+            less_log(logits, torch.exp(logits, out=room[: part.size(0)]).sum(1, keepdim=True), some)
+        return place
 
 
 class LikeliestTokens(nn.Module):
-    """The most probable tokens of rows, with no more log-probabilities at once than stay near the processor."""
+    """The most probable tokens of rows, with no more logits at once than stay near the processor."""
 
     def forward(
         self, hidden: Tensor, matrix: OutputMatrix, room: Tensor, passing: Tensor | None, number: int, never: list[tuple[int, int]],
         together: int, few: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Log-probabilities and ids (N, number) of those of hidden states (N, D), falling, without stretches of ids that may ``never``
-        follow; the product of so many rows ``together``, the rest of so ``few``, in the room (few or more, V).
+        follow; the product of so many rows ``together``, the rest of so ``few``, in the room (2·few or more, V).
         """
         values: list[Tensor] = []
         tokens: list[Tensor] = []
+        totals: list[Tensor] = []
         for some in torch.split(hidden, together):
-            for logits in torch.split(logits_of(some, matrix, passing), few):
-                place = room[: logits.size(0)]
-                write_log_probs(logits, matrix.bias, place)
+            bounded = are_bounded(some, matrix)
+            for part in torch.split(logits_of(some, matrix, passing), few):
+                logits = in_reach(part, matrix.bias, room, bounded)
+                totals.append(torch.exp(logits, out=room[few : few + part.size(0)]).sum(1, keepdim=True))
                 for low, high in never:
-                    place.narrow(1, low, high + 1 - low).fill_(-math.inf)
-                value, token = largest_of_rows(place, number)
+                    logits.narrow(1, low, high + 1 - low).fill_(-math.inf)
+                value, token = largest_of_rows(logits, number)
                 values.append(value)
                 tokens.append(token)
-        return torch.cat(values), torch.cat(tokens)
+        found = torch.cat(values)
+        return less_log(found, torch.cat(totals), found), torch.cat(tokens)
 
 
 @cache
-def _likeliest_tokens() -> ByItself:
-    return ByItself(LikeliestTokens())
+def _by_itself(kind: type[nn.Module]) -> ByItself:
+    return ByItself(kind())
 
 
 class OutputProduct:
@@ -102,24 +133,31 @@ class OutputProduct:
         return self
 
     @cached_property
+    def _longest(self) -> float:
+        """The largest length of a row with its bias."""
+        squares = self.weight.square().sum(1)
+        return float((squares if self.bias is None else squares + self.bias.square()).max().sqrt())
+
+    @cached_property
     def _in_blocks(self) -> OutputMatrix:
-        return OutputMatrix(blocks=in_blocks(self.weight), bias=self.bias)
+        return OutputMatrix(blocks=in_blocks(self.weight), bias=self.bias, longest=self._longest)
 
     @cached_property
     def _turned(self) -> OutputMatrix:
-        return OutputMatrix(turned=self.weight.t().contiguous(), bias=self.bias)
+        return OutputMatrix(turned=self.weight.t().contiguous(), bias=self.bias, longest=self._longest)
 
     @cached_property
     def _eight(self) -> EightBits:
         return EightBits(self.weight, self.bias)
 
     def room(self, rows: int, before: Tensor | None) -> Tensor | None:
-        """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
+        """Room for log-probabilities of so many rows (N or 2, V), that of before where it is enough; None where the product makes its own.
 
         New room for each step would take as long as the product, for the system clears every page of it.
         """
         if self.weight.device.type != "cpu" or (self.product is not None and rows <= EIGHT_ROWS):
             return None
+        rows = max(rows, 2)
         return before if before is not None and before.size(0) >= rows else self.weight.new_empty(rows, self.weight.size(0))
 
     def log_probs(self, hidden: Tensor, room: Tensor | None) -> Tensor:
@@ -135,10 +173,10 @@ class OutputProduct:
 
     def likeliest(self, hidden: Tensor, room: Tensor | None, asked: Asked) -> Likeliest:
         """What is asked after hidden states (N, D), in room for `ROWS` of them or all."""
-        if len(hidden) >= _SEVERAL and room is not None and self.product is None and asked.restrict is None:
-            matrix, few = self._matrix(len(hidden)), max(1, min(_NEAR // len(self.weight), len(room)))
+        if room is not None and self.product is None and asked.restrict is None:
+            matrix, few = self._matrix(len(hidden)), self._few(len(hidden))
             number, never = min(asked.number, len(self.weight)), [*asked.never]
-            return Likeliest(*_likeliest_tokens()(hidden, matrix, room, self._passing(matrix), number, never, ROWS, few))
+            return Likeliest(*_by_itself(LikeliestTokens)(hidden, matrix, room, self._passing(matrix), number, never, ROWS, few))
         if len(hidden) <= ROWS:
             return asked.of(self.log_probs(hidden, room))
         parts = [asked.of(part, first) for first, part in self._parts(hidden, room)]
@@ -163,17 +201,21 @@ class OutputProduct:
         """
         if self.product is not None:
             return self._write_in_eight_bits
-        matrix = self._matrix(rows)
+        matrix, few = self._matrix(rows), self._few(rows)
         passing = self._passing(matrix)
-        return lambda hidden, place: write_log_probs(logits_of(hidden, matrix, passing), matrix.bias, place)
+        return lambda hidden, place: _by_itself(LogProbs)(hidden, matrix, place, passing, few)
 
     def _matrix(self, rows: int) -> OutputMatrix:
         """The form that so many rows are taken by; not what a measurement says is faster here, for how a product rounds must not hang on
         one.
         """
         if self.narrow is not None and rows >= FEWEST_NARROW:
-            return OutputMatrix(narrow=self.narrow, bias=self.bias)
+            return OutputMatrix(narrow=self.narrow, bias=self.bias, longest=self._longest)
         return self._in_blocks if (rows > 1 or self.weight.numel() > _TWICE) and goes_in_blocks(self.weight) else self._turned
+
+    def _few(self, rows: int) -> int:
+        """The rows, of so many in all, whose logits stay nearest to the processor; `room` for `ROWS` or all has them twice."""
+        return max(1, min(_NEAR // len(self.weight), min(rows, ROWS) // 2))
 
     def _passing(self, matrix: OutputMatrix) -> Tensor | None:
         return None if matrix.narrow is None else matrix.narrow.new_empty(ROWS, len(self.weight))

@@ -80,8 +80,8 @@ class Search:
             lengths = [max(len(texts[place].ids), _SHORTEST) for place in places]
             for batch in _even_batches(lengths, batch_tokens // workers // width, workers):
                 batches.append(([places[each] for each in batch], width))
-        # The most first, so that all threads are done at about the same time.
-        batches.sort(key=lambda batch: -batch[1] * sum(len(texts[place].ids) for place in batch[0]))
+        # What takes the most steps first, so that all threads are done at about the same time.
+        batches.sort(key=lambda batch: -max(len(texts[place].ids) for place in batch[0]))
 
         def work(batch: tuple[list[int], int], check: Check) -> list[list[Found]]:
             places, width = batch

@@ -19,7 +19,7 @@ Check = Callable[[], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_ROWS = 512  # hypotheses that a thread of its own has to be worth: of fewer it has too few batches to end when the others do
+_ROWS = 96  # hypotheses that a thread of its own has to be worth: of fewer two threads share each product in as much time
 _MOST = 8  # threads that call PyTorch: between two of its products each needs the interpreter, which is one for all
 
 _pool = ThreadPoolExecutor(_MOST - 1, thread_name_prefix="dragoman-search")  # which has no thread before it is needed
