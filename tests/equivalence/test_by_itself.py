@@ -12,12 +12,13 @@ from torch import nn
 
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
-from dragoman.decoding.beam import beam_search
+from dragoman.decoding.beam import Hypothesis, beam_search
 from dragoman.decoding.matrices import ByItself
 from dragoman.decoding.options import Precision
 from dragoman.decoding.output import OutputProduct
 from dragoman.decoding.prepared import PreparedStep
-from dragoman.decoding.step import Asked
+from dragoman.decoding.rules import RepetitionGuard
+from dragoman.decoding.step import Asked, CheckedStep
 from dragoman.errors import DragomanError
 from dragoman.model import Transformer
 from dragoman.model.build import build_model
@@ -100,6 +101,46 @@ def test_the_likeliest_tokens_by_themselves_are_those_in_python(precision: Preci
         expected = log_probs.sort(dim=1, descending=True, stable=True)
         assert torch.equal(found.log_probs, expected.values[:, :number])
         assert torch.equal(log_probs.gather(1, found.tokens), found.log_probs)
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("kind", PLAIN)
+def test_several_steps_at_once_are_as_many_single_ones(kind: str, precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, whatever ends an output: the end token, the limit, or a loop, which what has not been trained soon goes round in."""
+    model, single = model_of(**PLAIN[kind]), list[int]()
+    step, steps = PreparedStep(model, precision=precision), PreparedStep.likeliest
+    monkeypatch.setattr(PreparedStep, "likeliest", lambda *arguments: single.append(1) or steps(*arguments))
+
+    def found(often: int, lengths: Sequence[int], guard: bool) -> list[Hypothesis]:
+        monkeypatch.setattr("dragoman.decoding.prepared._OFTEN", often)
+        single.clear()
+        hypotheses = []
+        for length, most in zip((3, 12, 40), lengths, strict=True):
+            source, mask = sources((length,))
+            rules = [RepetitionGuard(source.tolist(), least=3, eos=2, device=source.device)] if guard else []
+            options: Mapping[str, Any] = {"beam": 1, "alpha": 0.6, "max_lengths": [most], "banned": (0, 1, 9), "rules": rules}
+            hypotheses += beam_search(CheckedStep(step, []), source, mask, bos=1, eos=2, **options)[0]
+        return hypotheses
+
+    reached = set()
+    for lengths, guard in (((40, 9, 60), False), ((40, 35, 60), True), ((1, 2, 3), True)):
+        expected = found(10**9, lengths, guard)
+        assert len(single) == sum(len(each.tokens) for each in expected)
+        assert found(-1, lengths, guard) == expected
+        assert guard or len(single) <= 2 * len(expected)  # before the limit, where the end alone may follow, and at it
+        reached |= {each.reached_limit for each in expected}
+    assert reached == {True, False}
+
+
+def test_no_steps_are_taken_at_once_behind_a_hypothesis_that_cannot_be() -> None:
+    """Of a model of which every number is none nothing comes, and it is said."""
+    model = model_of()
+    nn.init.constant_(model.decoder.layers[0].norm1.bias, math.nan)
+    step = PreparedStep(model)
+    step._alone = 100
+    source, mask = sources((5,))
+    with pytest.raises(DragomanError, match="no output of positive probability"):
+        beam_search(step, source, mask, bos=1, eos=2, beam=1, alpha=0.6, max_lengths=[20])
 
 
 @pytest.mark.parametrize("length", [0.1, 10.0, 90.0, 1000.0])

@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from dragoman.decoding.rules import Rule, only_end
-from dragoman.decoding.step import Asked, State, StepModel, largest, likeliest
+from dragoman.decoding.step import Asked, State, StepModel, ahead, largest, likeliest
 from dragoman.errors import DragomanError, UsageError, option
+
+_AHEAD = 8  # steps that a sentence alone takes at most before its search can be ended
 
 
 @dataclass(frozen=True)
@@ -141,17 +143,22 @@ def beam_search(
     tokens = source.new_full((len(max_lengths),), bos)  # (N,), N = B at the first step
     spans, shortest = _spans(banned), min(max_lengths)
     few_at_a_time = choose is most_probable and all(rule.row_by_row for rule in rules)
+    alone = few_at_a_time and beam == len(max_lengths) == 1 and watch is None
     while len(tokens):
-        asked = Asked(beam, spans, _restriction(live, rules, eos, live.tokens.size(2) + 1 >= shortest))
-        if few_at_a_time:
-            best, state = likeliest(model, tokens, state, asked)
-            token_scores, following = (each.view(*live.tokens.shape[:2], -1) for each in best)  # (B, K, k)
-            chosen = _best_of(live, token_scores, following, beam)
+        several = _ahead(model, tokens, state, live, rules, Asked(1, spans), eos, shortest - 1) if alone else None
+        if several is not None:
+            (live, state), rows = several, None
         else:
-            log_probs, state = model.next(tokens, state)  # (N, V)
-            asked.limit(log_probs)
-            chosen = choose(live, log_probs.view(*live.tokens.shape[:2], -1), beam)
-        live, rows = _extend(live, chosen)  # rows (B, K)
+            asked = Asked(beam, spans, _restriction(live, rules, eos, live.tokens.size(2) + 1 >= shortest))
+            if few_at_a_time:
+                best, state = likeliest(model, tokens, state, asked)
+                token_scores, following = (each.view(*live.tokens.shape[:2], -1) for each in best)  # (B, K, k)
+                chosen = _best_of(live, token_scores, following, beam)
+            else:
+                log_probs, state = model.next(tokens, state)  # (N, V)
+                asked.limit(log_probs)
+                chosen = choose(live, log_probs.view(*live.tokens.shape[:2], -1), beam)
+            live, rows = _extend(live, chosen)  # rows (B, K)
         live = _finish(live, finished, alpha=alpha, eos=eos)
         if watch is not None:
             watch(live, finished)
@@ -172,6 +179,29 @@ def _check(beam: int, n_best: int, alpha: float, max_lengths: Sequence[int]) -> 
     check_alpha(alpha)
     if min(max_lengths, default=1) < 1:
         raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
+
+
+def _ahead(
+    model: StepModel[State], tokens: Tensor, state: State, live: Live, rules: Sequence[Rule], asked: Asked, eos: int, longest: int
+) -> tuple[Live, State] | None:
+    """Several steps of a sentence alone with a beam of 1, up to the longest output that need not end there, and no further than no rule
+    takes anything away; None where there are none, or the model takes single steps.
+    """
+    so_far: list[int] = live.tokens[0, 0].tolist()
+    most = min(longest - len(so_far), _AHEAD)
+    if most < 2 or not all(rule.idle(so_far, 0) for rule in rules):
+        return None
+    made = ahead(model, tokens, state, live.total[0], asked, eos, most)
+    if made is None:
+        return None
+    more: list[int] = made.tokens.tolist()
+    count = next((n for n in range(1, len(more)) if not all(rule.idle(so_far + more[:n], 0) for rule in rules)), len(more))
+    live = live._replace(
+        total=made.totals[None, count - 1 : count],
+        tokens=torch.cat((live.tokens, made.tokens[None, None, :count]), -1),
+        token_scores=torch.cat((live.token_scores, made.log_probs[None, None, :count]), -1),
+    )
+    return live, made.state_after(count)
 
 
 def _restriction(live: Live, rules: Sequence[Rule], eos: int, near_limit: bool) -> Callable[[Tensor, int], None] | None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.decoding.matrices import FEWEST_NARROW, ByItself, blocks_piece, narrow_rows
+from dragoman.decoding.matrices import FEWEST_NARROW, ByItself, Matrix, blocks_piece, narrow_rows, product
 from dragoman.decoding.products import EIGHT_ROWS, EightBits, Precision, Product, goes_in_blocks, in_blocks
 from dragoman.decoding.step import Asked, Likeliest, largest_of_rows
 from dragoman.model.embedding import Embedding
@@ -31,12 +31,15 @@ class OutputMatrix(NamedTuple):
     blocks: Tensor | None = None  # in float32 in oneDNN's blocks
     narrow: Tensor | None = None  # (D, V) in bfloat16
     bias: Tensor | None = None  # (V)
+    eight: Matrix | None = None  # in 8 bits, bias included
     longest: float = math.inf  # the largest length of a row with its bias
 
 
 def logits_of(hidden: Tensor, matrix: OutputMatrix, passing: Tensor | None) -> Tensor:
     """Logits (N, V) of hidden states (N, D), at most `ROWS`: in bfloat16 in the room ``passing``, without the bias, else in float32."""
-    turned, blocks, narrow, bias = matrix.turned, matrix.blocks, matrix.narrow, matrix.bias
+    turned, blocks, narrow, bias, eight = matrix.turned, matrix.blocks, matrix.narrow, matrix.bias, matrix.eight
+    if eight is not None:
+        return product(hidden, eight)
     if narrow is not None and passing is not None:
         rows = narrow_rows(hidden)
         torch.mm(rows, narrow, out=passing[: rows.size(0)])
@@ -71,6 +74,36 @@ def are_bounded(hidden: Tensor, matrix: OutputMatrix, most: float = _BOUND) -> b
     return (float(torch.linalg.vector_norm(hidden, dim=1).max()) + 1) * matrix.longest <= most
 
 
+def likeliest_tokens(
+    hidden: Tensor,
+    matrix: OutputMatrix,
+    room: Tensor,
+    passing: Tensor | None,
+    number: int,
+    never: list[tuple[int, int]],
+    together: int,
+    few: int,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and ids (N, number) of the most probable tokens after hidden states (N, D), falling, without stretches of ids that
+    may ``never`` follow; the product of so many rows ``together``, the rest of so ``few``, in the room (2·few or more, V).
+    """
+    values: list[Tensor] = []
+    tokens: list[Tensor] = []
+    totals: list[Tensor] = []
+    for some in torch.split(hidden, together):
+        bounded = are_bounded(some, matrix)
+        for part in torch.split(logits_of(some, matrix, passing), few):
+            logits = in_reach(part, matrix.bias, room, bounded)
+            totals.append(torch.exp(logits, out=room[few : few + part.size(0)]).sum(1, keepdim=True))
+            for low, high in never:
+                logits.narrow(1, low, high + 1 - low).fill_(-math.inf)
+            value, token = largest_of_rows(logits, number)
+            values.append(value)
+            tokens.append(token)
+    found = torch.cat(values)
+    return less_log(found, torch.cat(totals), found), torch.cat(tokens)
+
+
 class LogProbs(nn.Module):
     """Log-probabilities of all that may follow rows, as `LikeliestTokens` has them."""
 
@@ -86,30 +119,14 @@ class LogProbs(nn.Module):
 
 
 class LikeliestTokens(nn.Module):
-    """The most probable tokens of rows, with no more logits at once than stay near the processor."""
+    """`likeliest_tokens`, with no more logits at once than stay near the processor."""
 
     def forward(
         self, hidden: Tensor, matrix: OutputMatrix, room: Tensor, passing: Tensor | None, number: int, never: list[tuple[int, int]],
         together: int, few: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Log-probabilities and ids (N, number) of those of hidden states (N, D), falling, without stretches of ids that may ``never``
-        follow; the product of so many rows ``together``, the rest of so ``few``, in the room (2·few or more, V).
-        """
-        values: list[Tensor] = []
-        tokens: list[Tensor] = []
-        totals: list[Tensor] = []
-        for some in torch.split(hidden, together):
-            bounded = are_bounded(some, matrix)
-            for part in torch.split(logits_of(some, matrix, passing), few):
-                logits = in_reach(part, matrix.bias, room, bounded)
-                totals.append(torch.exp(logits, out=room[few : few + part.size(0)]).sum(1, keepdim=True))
-                for low, high in never:
-                    logits.narrow(1, low, high + 1 - low).fill_(-math.inf)
-                value, token = largest_of_rows(logits, number)
-                values.append(value)
-                tokens.append(token)
-        found = torch.cat(values)
-        return less_log(found, torch.cat(totals), found), torch.cat(tokens)
+        """Those."""
+        return likeliest_tokens(hidden, matrix, room, passing, number, never, together, few)
 
 
 @cache
@@ -155,10 +172,14 @@ class OutputProduct:
 
         New room for each step would take as long as the product, for the system clears every page of it.
         """
-        if self.weight.device.type != "cpu" or (self.product is not None and rows <= EIGHT_ROWS):
+        if self.weight.device.type != "cpu" or (rows <= EIGHT_ROWS and self._in_eight_bits(rows)):
             return None
         rows = max(rows, 2)
         return before if before is not None and before.size(0) >= rows else self.weight.new_empty(rows, self.weight.size(0))
+
+    def of_one(self, before: Tensor | None) -> tuple[OutputMatrix, Tensor]:
+        """The matrix as one row is taken by it, and room for its logits, that of before where there is some; of a CPU."""
+        return self._matrix(1), cast(Tensor, self.room(1, before))
 
     def log_probs(self, hidden: Tensor, room: Tensor | None) -> Tensor:
         """Log-probabilities (N, V) after hidden states (N, D), in the first rows of the room."""
@@ -173,7 +194,7 @@ class OutputProduct:
 
     def likeliest(self, hidden: Tensor, room: Tensor | None, asked: Asked) -> Likeliest:
         """What is asked after hidden states (N, D), in room for `ROWS` of them or all."""
-        if room is not None and self.product is None and asked.restrict is None:
+        if room is not None and asked.restrict is None and not self._in_eight_bits(len(hidden)):
             matrix, few = self._matrix(len(hidden)), self._few(len(hidden))
             number, never = min(asked.number, len(self.weight)), [*asked.never]
             return Likeliest(*_by_itself(LikeliestTokens)(hidden, matrix, room, self._passing(matrix), number, never, ROWS, few))
@@ -199,8 +220,8 @@ class OutputProduct:
         """What writes the log-probabilities of hidden states to a place, at most `ROWS` of so many in all at once: few enough to stay near
         the processor from their product to the last thing done to them.
         """
-        if self.product is not None:
-            return self._write_in_eight_bits
+        if self._in_eight_bits(rows):
+            return self._write_some_in_eight_bits
         matrix, few = self._matrix(rows), self._few(rows)
         passing = self._passing(matrix)
         return lambda hidden, place: _by_itself(LogProbs)(hidden, matrix, place, passing, few)
@@ -209,9 +230,15 @@ class OutputProduct:
         """The form that so many rows are taken by; not what a measurement says is faster here, for how a product rounds must not hang on
         one.
         """
+        if self.product is not None:
+            return OutputMatrix(eight=self.product.matrix, longest=self._longest)
         if self.narrow is not None and rows >= FEWEST_NARROW:
             return OutputMatrix(narrow=self.narrow, bias=self.bias, longest=self._longest)
         return self._in_blocks if (rows > 1 or self.weight.numel() > _TWICE) and goes_in_blocks(self.weight) else self._turned
+
+    def _in_eight_bits(self, rows: int) -> bool:
+        """Whether so many rows are for `EightBits`, or are so many that parts of them are."""
+        return self.product is not None and (rows > EIGHT_ROWS or EightBits.pays(rows))
 
     def _few(self, rows: int) -> int:
         """The rows, of so many in all, whose logits stay nearest to the processor; `room` for `ROWS` or all has them twice."""
@@ -220,9 +247,12 @@ class OutputProduct:
     def _passing(self, matrix: OutputMatrix) -> Tensor | None:
         return None if matrix.narrow is None else matrix.narrow.new_empty(ROWS, len(self.weight))
 
-    def _write_in_eight_bits(self, hidden: Tensor, place: Tensor) -> None:
+    def _write_some_in_eight_bits(self, hidden: Tensor, place: Tensor) -> None:
         for some, part in zip(torch.split(hidden, EIGHT_ROWS), torch.split(place, EIGHT_ROWS), strict=True):
-            torch.log_softmax(self._of_its_own(some), -1, out=part)
+            if EightBits.pays(len(some)):
+                torch.log_softmax(self._eight(some), -1, out=part)
+            else:
+                self._writer(len(some))(some, part)
 
     def _of_its_own(self, hidden: Tensor) -> Tensor:
         """Logits (N, V) in new memory, bias included."""

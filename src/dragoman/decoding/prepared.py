@@ -14,13 +14,14 @@ matrices, so these products are taken once, and a step has two small ones in pla
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.decoding.ahead import greedy_of
 from dragoman.decoding.caches import Growing, Memory
 from dragoman.decoding.decoder_layers import (
     Folded,
@@ -36,7 +37,7 @@ from dragoman.decoding.matrices import ByItself, Matrix, check_finite, product
 from dragoman.decoding.output import OutputProduct
 from dragoman.decoding.prepared_encoder import Tokens, is_plain, norm_of, prepared_encoder, unchanged
 from dragoman.decoding.products import AskedPrecision, Precision, Product, ReluProducts, bias_of, check_products, feed_forward
-from dragoman.decoding.step import Asked, Likeliest, StepModel, TransformerStep
+from dragoman.decoding.step import Ahead, Asked, Likeliest, StepModel, TransformerStep
 from dragoman.errors import UsageError, option
 from dragoman.model import EncoderDecoder, Transformer
 from dragoman.model.attention import MultiHeadAttention
@@ -48,6 +49,7 @@ from dragoman.model.transformer import Decoder
 _ROOM = 32  # keys that a new cache has room for
 _MANY = 32  # heads of sentences, from which on attention is products of all of them
 _FEWEST = 16  # keys of attention, the last of them nobody's where there are fewer: PyTorch takes 16 numbers at once, and fewer one by one
+_OFTEN = 16  # sentences that come alone before several of their steps are made ready to be taken at once, which takes as long as they do
 _EVERY = 4  # steps between two looks for keys that nobody sees any more
 
 
@@ -174,6 +176,7 @@ class PreparedStep(StepModel[Prepared]):
         self.all_layers = _all_of(layers, self.layers, model.output.weight.device)
         self.final_norm = norm_of(model.decoder.final_norm)
         self.output = OutputProduct(model.output, model.output_bias, precision=precision)
+        self._alone = 0  # sentences that came alone
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
@@ -203,6 +206,31 @@ class PreparedStep(StepModel[Prepared]):
         room = self.output.room(min(tokens.size(0), ROWS), state.room)
         hidden, state = self._step(tokens, state, room)  # (N, D)
         return self.output.likeliest(hidden, room, asked), state
+
+    @torch.no_grad()
+    def ahead(self, token: Tensor, state: Prepared, total: Tensor, asked: Asked, end: int, most: int) -> Ahead | None:
+        """Several steps by PyTorch itself, once sentences have come alone so often that it pays to make that ready."""
+        if state.steps == 0:
+            self._alone += 1
+        greedy = self._greedy if self._alone > _OFTEN else None
+        if greedy is None or state.hypotheses > 1 or state.seen is not None or asked.restrict is not None:
+            return None
+        (output, room), length = self.output.of_one(state.room), state.length + most
+        positions = self.decoder.positions.forward(token.new_zeros(1, most, self.output.weight.size(1), dtype=room.dtype), state.steps)[0]
+        own = state.own if state.own[0].room >= length else [Growing.holding(each, max(length, 2 * state.length)) for each in state.own]
+        folded, never = state.folded[1] if state.folded else [], [*asked.never]
+        made = greedy(token, total, positions, own, state.memory, folded, state.memory_mask, state.length, (output, room), never, end)
+
+        def state_after(count: int) -> Prepared:
+            return state._replace(steps=state.steps + count, length=state.length + count, own=own, room=room)
+
+        log_probs, totals, tokens = made
+        return Ahead(log_probs, totals, tokens, state_after)
+
+    @cached_property
+    def _greedy(self) -> ByItself | None:
+        """What takes several steps at once, if there is such a thing for this decoder."""
+        return greedy_of(self.decoder, self.all_layers)
 
     def _step(self, tokens: Tensor, state: Prepared, room: Tensor | None) -> tuple[Tensor, Prepared]:
         """What the output layer is given (N, D), and the state with it."""

@@ -30,6 +30,10 @@ class Rule(Protocol):
         """
         ...
 
+    def idle(self, tokens: Sequence[int], sentence: int) -> bool:
+        """Whether it surely takes nothing away after these tokens of a sentence, by its place in the caller's batch."""
+        return len(tokens) < self.sleeps
+
 
 def only_end(scores: Tensor, rows: Tensor, eos: int) -> None:
     """Leaves the end token alone possible, in place, where ``rows`` (…) is True; scores (…, V)."""
@@ -115,6 +119,14 @@ class RepetitionGuard(Rule):
         repeats = ((earlier == tokens[:, None, n - window :]) | ~must).all(-1) & (needed <= window)  # (N, periods)
         looping = repeats.any(1) & (scores[:, self.eos] > -math.inf)  # (N,)
         only_end(scores, looping, self.eos)
+
+    def idle(self, tokens: Sequence[int], sentence: int) -> bool:
+        """Whether these tokens are in no loop: what repeats a piece ends with a token of that piece."""
+        return (
+            len(tokens) < self.sleeps
+            or tokens[-1] not in tokens[-1 - self.LONGEST_PIECE : -1]
+            or not self.ended([*tokens, self.eos], sentence)
+        )
 
     def ended(self, tokens: Sequence[int], sentence: int) -> bool:
         """Whether an output, end token included, stands where this rule lets nothing but the end follow."""

@@ -112,6 +112,26 @@ def likeliest(model: StepModel[State], tokens: Tensor, state: State, asked: Aske
     return asked.of(log_probs), state
 
 
+class Ahead(NamedTuple):
+    """Several steps of one hypothesis, each by its most probable token: (n,) all three, and the state after so many of them."""
+
+    log_probs: Tensor
+    totals: Tensor  # the sums of the log-probabilities, and of those before
+    tokens: Tensor
+    state_after: Callable[[int], Any]
+
+
+def ahead(model: StepModel[Any], token: Tensor, state: Any, total: Tensor, asked: Asked, end: int, most: int) -> Ahead | None:
+    """At most so many steps of `likeliest` after a token (1,) at once, the last of them where the end token comes or none is possible.
+
+    total (1,) is the hypothesis's log-probability so far, and what is asked is one token without a restriction. None from a model that
+    has no function of this name, or from one that takes single steps now.
+    """
+    own = getattr(model, "ahead", None)
+    made: Ahead | None = None if own is None else own(token, state, total, asked, end, most)
+    return made
+
+
 class TransformerStep(StepModel[Any]):
     """A `Transformer`, or another `EncoderDecoder`, as a `StepModel`: each step computes one position, the cache has the earlier ones."""
 
@@ -153,6 +173,12 @@ class CheckedStep(StepModel[Any]):
         for check in self.checks:
             check()
         return likeliest(self.model, tokens, state, asked)
+
+    def ahead(self, token: Tensor, state: Any, total: Tensor, asked: Asked, end: int, most: int) -> Ahead | None:
+        """Several steps after one check."""
+        for check in self.checks:
+            check()
+        return ahead(self.model, token, state, total, asked, end, most)
 
     def reorder(self, state: Any, rows: Tensor) -> Any:
         """The model's own."""
