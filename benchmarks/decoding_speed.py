@@ -45,7 +45,7 @@ HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("DRAGOMAN_DATA", HERE.parents[1] / "shared" / "data")) / "multi30k" / "bpe10k" / "en-de"
 FORCED = 16  # tokens of every output of a model that has learnt nothing
 MODES = ("beam 5", "greedy", "beam 5, alone", "greedy, alone")
-BATCHES = (64, 128, 256, 512)  # sentences; each contender has its best
+BATCHES = (32, 64, 128, 256, 512)  # sentences; each contender has its best
 Lines = list[list[str]]
 Decode = Callable[[Lines, int, int], Lines]
 """The outputs for sentences in pieces, with this beam and so many sentences at a time."""
@@ -121,7 +121,8 @@ def serve(decode: Decode, lines: Lines, options: argparse.Namespace) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         for beam in (5, 1):
             decode(lines[:64], beam, 64)  # warm
-            rates = {size: rate(partial(decode, lines[: options.sentences], beam, size), clock) for size in BATCHES}
+            decode(lines[:32], beam, 1)  # and what is made ready once sentences come alone
+            rates = {size: best_rate(partial(decode, lines[: options.sentences], beam, size), clock) for size in BATCHES}
             sizes[beam] = max(rates, key=rates.__getitem__)
         answers = sys.__stdout__
         print("ready", file=answers, flush=True)
@@ -134,11 +135,14 @@ def serve(decode: Decode, lines: Lines, options: argparse.Namespace) -> None:
             print(json.dumps(answer), file=answers, flush=True)
 
 
-def rate(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """How often a second of this clock it can be called."""
-    began = clock()
-    call()
-    return 1 / (clock() - began)
+def best_rate(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    """How often a second of this clock it can be called, the better of two times."""
+    seconds = []
+    for _ in range(2):
+        began = clock()
+        call()
+        seconds.append(clock() - began)
+    return 1 / min(seconds)
 
 
 def the_model(options: argparse.Namespace, lines: Lines) -> Bundle:

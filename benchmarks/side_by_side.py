@@ -69,7 +69,7 @@ def faster(name: str, path: Path | None, lines: list[list[str]], options: argpar
         outputs: dict[str, list[str]] = {}
         for _ in range(options.rounds + 1):
             for way, seconds in ways.items():
-                workers = workers_for if way == "side by side" else lambda rows, device: 1
+                workers = workers_for if way == "side by side" else lambda rows, output: 1
                 with mock.patch.object(search, "workers_for", workers):
                     began = time.perf_counter()
                     outputs[way] = [each.text for each in translator.translate(texts, beam=beam, **forced)]

@@ -18,7 +18,6 @@ from dragoman.decoding.side_by_side import Check, side_by_side, threads_of_one, 
 from dragoman.decoding.translate import Translator
 from small_bundles import WORDS, fx_rand, random_sentences
 
-CPU = torch.device("cpu")
 SECONDS = 20  # that a thread waits for another before the test has failed
 
 
@@ -124,10 +123,13 @@ def test_an_interruption_is_told_before_what_else_has_failed() -> None:
         side_by_side(work, range(2), workers=2)
 
 
-@pytest.mark.parametrize(("rows", "workers"), [(0, 1), (127, 1), (128, 2), (10**6, 2)])
-def test_a_thread_of_its_own_is_for_many_hypotheses(rows: int, workers: int) -> None:
-    assert workers_for(rows, CPU) == workers
-    assert workers_for(rows, torch.device("cuda")) == 1
+@pytest.mark.parametrize(
+    ("rows", "width", "workers"), [(0, 16, 1), (127, 16, 1), (128, 16, 2), (10**6, 16, 2), (639, 512, 1), (640, 512, 2)]
+)
+def test_a_thread_of_its_own_is_for_many_hypotheses(rows: int, width: int, workers: int) -> None:
+    """The more, the wider a model is."""
+    assert workers_for(rows, torch.empty(3, width)) == workers
+    assert workers_for(rows, torch.empty(3, width, device="meta")) == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -150,15 +150,7 @@ def beam_search(
             (live, state), rows = several, None
         else:
             asked = Asked(beam, spans, _restriction(live, rules, eos, live.tokens.size(2) + 1 >= shortest))
-            if few_at_a_time:
-                best, state = likeliest(model, tokens, state, asked)
-                token_scores, following = (each.view(*live.tokens.shape[:2], -1) for each in best)  # (B, K, k)
-                chosen = _best_of(live, token_scores, following, beam)
-            else:
-                log_probs, state = model.next(tokens, state)  # (N, V)
-                asked.limit(log_probs)
-                chosen = choose(live, log_probs.view(*live.tokens.shape[:2], -1), beam)
-            live, rows = _extend(live, chosen)  # rows (B, K)
+            live, rows, state = _step(model, tokens, state, live, asked, None if few_at_a_time else choose)
         live = _finish(live, finished, alpha=alpha, eos=eos)
         if watch is not None:
             watch(live, finished)
@@ -179,6 +171,23 @@ def _check(beam: int, n_best: int, alpha: float, max_lengths: Sequence[int]) -> 
     check_alpha(alpha)
     if min(max_lengths, default=1) < 1:
         raise UsageError(f"a largest length of {min(max_lengths)} leaves no room for the end token; it must be at least 1")
+
+
+def _step(
+    model: StepModel[State], tokens: Tensor, state: State, live: Live, asked: Asked, choose: Choose | None
+) -> tuple[Live, Tensor | None, State]:
+    """The hypotheses one token longer, what `_extend` says of their rows, and the model's state; None chooses the most probable, and needs no
+    other log-probabilities.
+    """
+    if choose is None:
+        best, state = likeliest(model, tokens, state, asked)
+        token_scores, following = (each.view(*live.tokens.shape[:2], -1) for each in best)  # (B, K, k)
+        chosen = _best_of(live, token_scores, following, asked.number)
+    else:
+        log_probs, state = model.next(tokens, state)  # (N, V)
+        asked.limit(log_probs)
+        chosen = choose(live, log_probs.view(*live.tokens.shape[:2], -1), asked.number)
+    return *_extend(live, chosen), state
 
 
 def _ahead(

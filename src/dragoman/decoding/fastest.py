@@ -80,15 +80,15 @@ def choose_precision(search: Search, texts: Sequence[Wanted], models: Sequence[E
     sentences in each type and half a second more, or three steps of each where they are slow; the check as long as it takes to translate a
     few sentences in each type. Raises DragomanError for damaged weights.
     """
-    device = search.bundle.model.output.weight.device
-    others = other_types(device)
+    output = search.bundle.model.output.weight
+    others = other_types(output.device)
     if not all(map(can_prepare, models)):
         return Choice("fp32", "the only type of models of this kind")
     if not others:
-        return Choice("fp32", f"the only type on {device.type}")
+        return Choice("fp32", f"the only type on {output.device.type}")
     steps: dict[Precision, StepModel[Any]] = {"fp32": search.model}
     steps |= {name: as_one([step_of(model, precision=name) for model in models]) for name in others}
-    with threads_of_one(workers_for(_ROWS, device)):  # as such steps are taken
+    with threads_of_one(workers_for(_ROWS, output)):  # as such steps are taken
         times = step_times(steps, search, texts)
     faster = sorted((name for name in others if times[name] <= _FASTER * times["fp32"]), key=times.__getitem__)
     if not faster:

@@ -73,7 +73,7 @@ class Search:
         """The n best outputs of each text, in order. What is searched at once has at most ``batch_tokens`` source tokens, once for each
         hypothesis, or is one text."""
         widths = [self._width(text) for text in texts]
-        workers = 1 if self.watch else workers_for(sum(widths), self.bundle.model.output.weight.device)
+        workers = 1 if self.watch else workers_for(sum(widths), self.bundle.model.output.weight)
         batches: list[tuple[list[int], int]] = []  # places of texts, and hypotheses of each
         for width in sorted(set(widths)):
             places = [place for place, wide in enumerate(widths) if wide == width]

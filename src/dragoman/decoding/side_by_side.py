@@ -12,6 +12,7 @@ from itertools import count
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 Check = Callable[[], None]
 """Called at each step of a search, in the thread that computes it; what it raises ends the search."""
@@ -19,7 +20,8 @@ Check = Callable[[], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_ROWS = 96  # hypotheses that a thread of its own has to be worth: of fewer two threads share each product in as much time
+_ROWS = 64  # hypotheses that a thread of its own has to be worth at least
+_SHARE = 5 / 8  # of a model's width, as many: the wider it is, the more rows a matrix has to be read for
 _MOST = 8  # threads that call PyTorch: between two of its products each needs the interpreter, which is one for all
 
 _pool = ThreadPoolExecutor(_MOST - 1, thread_name_prefix="dragoman-search")  # which has no thread before it is needed
@@ -29,11 +31,11 @@ class _EndedError(Exception):
     """What was computed elsewhere has failed, or was interrupted."""
 
 
-def workers_for(rows: int, device: torch.device) -> int:
-    """How many threads to share so many hypotheses among: on a CPU at most PyTorch's own threads, elsewhere one."""
-    if device.type != "cpu":
+def workers_for(rows: int, output: Tensor) -> int:
+    """How many threads to share so many hypotheses of a model among, by its output matrix (V, D); one but on a CPU."""
+    if output.device.type != "cpu":
         return 1
-    return max(1, min(rows // _ROWS, torch.get_num_threads(), _MOST))
+    return max(1, min(int(rows / max(_ROWS, _SHARE * output.size(1))), torch.get_num_threads(), _MOST))
 
 
 @contextmanager
