@@ -176,7 +176,7 @@ def _check(beam: int, n_best: int, alpha: float, max_lengths: Sequence[int]) -> 
 def _step(
     model: StepModel[State], tokens: Tensor, state: State, live: Live, asked: Asked, choose: Choose | None
 ) -> tuple[Live, Tensor | None, State]:
-    """The hypotheses one token longer, what `_extend` says of their rows, and the model's state; None chooses the most probable, and needs no
+    """The hypotheses one token longer, what `_extend` says of their rows, and the state; None chooses the most probable, which needs no
     other log-probabilities.
     """
     if choose is None:
