@@ -84,13 +84,15 @@ def read_options() -> argparse.Namespace:
     which.add_argument("--model", type=Path, help="a run folder of the published byte pairs")
     which.add_argument("--preset", help="the sizes of a model with fresh weights")
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
-    parser.add_argument("--sentences", type=int, default=500, help="of a round in batches; a twentieth of them alone")
+    parser.add_argument("--sentences", type=int, default=500, help="of a round in batches")
+    parser.add_argument("--beam-sentences", type=int, help="the same of beam 5, where it is another number; a twentieth of them alone")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--processor-time", action="store_true", help="the clock is each process's own; wants --threads 1")
     parser.add_argument("--output", type=Path, help="where the result is written, as JSON")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.beam_sentences = options.beam_sentences or options.sentences
     if options.processor_time and options.threads != 1:
         parser.error("--processor-time adds up all threads' time; give --threads 1 with it")
     return options
@@ -122,13 +124,16 @@ def serve(decode: Decode, lines: Lines, options: argparse.Namespace) -> None:
         for beam in (5, 1):
             decode(lines[:64], beam, 64)  # warm
             decode(lines[:32], beam, 1)  # and what is made ready once sentences come alone
-            rates = {size: best_rate(partial(decode, lines[: options.sentences], beam, size), clock) for size in BATCHES}
+            together = lines[: options.beam_sentences if beam > 1 else options.sentences]
+            rates = {size: best_rate(partial(decode, together, beam, size), clock) for size in BATCHES}
             sizes[beam] = max(rates, key=rates.__getitem__)
         answers = sys.__stdout__
         print("ready", file=answers, flush=True)
         for asked in sys.stdin:
             beam = 5 if "beam 5" in asked else 1
-            some, size = (lines[: options.sentences // 20], 1) if "alone" in asked else (lines[: options.sentences], sizes[beam])
+            some, size = lines[: options.beam_sentences if beam > 1 else options.sentences], sizes[beam]
+            if "alone" in asked:
+                some, size = lines[: options.beam_sentences // 20], 1
             began = clock()
             outputs = decode(some, beam, size)
             answer = {"rate": len(some) / (clock() - began), "batch": size, "outputs": outputs}

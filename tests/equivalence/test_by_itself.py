@@ -13,9 +13,10 @@ from torch import nn
 from dragoman.config import ModelConfig
 from dragoman.data.batching import pad_rows
 from dragoman.decoding.beam import Hypothesis, beam_search
+from dragoman.decoding.greedy import greedy_of
 from dragoman.decoding.matrices import ByItself
 from dragoman.decoding.options import Precision
-from dragoman.decoding.output import OutputProduct
+from dragoman.decoding.output import LikeliestTokens, LogProbs, OutputProduct
 from dragoman.decoding.prepared import PreparedStep
 from dragoman.decoding.rules import RepetitionGuard
 from dragoman.decoding.step import Asked, CheckedStep
@@ -76,6 +77,19 @@ def test_layers_by_themselves_are_those_in_python(kind: str, precision: Precisio
             rows = torch.arange(len(lengths))[:, None] * count + torch.randint(count, (len(lengths), 3))
             states, count = [step.reorder(made[1], rows) for step, made in zip(steps, (found, expected), strict=True)], 3
             tokens = torch.randint(4, 150, (rows.numel(),))
+
+
+@pytest.mark.parametrize("kind", [LikeliestTokens, LogProbs])
+def test_the_output_layer_is_run_by_itself(kind: type[nn.Module]) -> None:
+    assert ByItself(kind()).scripted is not None
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_several_steps_are_run_by_itself(kind: str) -> None:
+    model = model_of(**PLAIN[kind])
+    greedy = greedy_of(model.decoder, PreparedStep(model).all_layers)
+    assert greedy is not None
+    assert greedy.scripted is not None
 
 
 @pytest.mark.parametrize("kind", [{"norm_place": "deepnorm"}, {"norm": "rms"}, {"activation": "gelu"}])

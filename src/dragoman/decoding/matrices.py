@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock
 from typing import Any, NamedTuple, Optional, cast
 
 import torch
@@ -165,10 +166,13 @@ class ByItself:
         return self
 
 
+_scripting = Lock()  # two threads that script the same kind of module see each other's half-made types
+
+
 def _scripted(module: nn.Module) -> Callable[..., Any] | None:
     if sys.version_info >= (3, 14):  # which TorchScript was not made for
         return None
-    with warnings.catch_warnings():
+    with _scripting, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             return torch.jit.script(module).forward  # not its call, which hooks of all modules see

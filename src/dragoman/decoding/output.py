@@ -20,7 +20,7 @@ from dragoman.model.linear import ROWS
 
 _ALIGNED = 64  # bytes
 _NEAR = 5 * 2**15  # logits that stay nearest to the processor until the largest of them are found
-_BOUND = 64.0  # of logits: sums of their exponentials are far from the largest and the smallest number of float32
+_BOUND = 64.0  # of logits, also as roughly as 8 bits make them: sums of their exponentials are far from float32's largest, e^88
 _TWICE = 2**21  # numbers of an output matrix, up to which it is kept once more for single rows, which are faster so than by blocks
 
 
@@ -50,14 +50,15 @@ def logits_of(hidden: Tensor, matrix: OutputMatrix, passing: Tensor | None) -> T
     return torch.mm(hidden, turned) if bias is None else torch.addmm(bias, hidden, turned)
 
 
-def in_reach(logits: Tensor, bias: Tensor | None, room: Tensor, bounded: bool) -> Tensor:
+def in_reach(logits: Tensor, matrix: OutputMatrix, room: Tensor, bounded: bool) -> Tensor:
     """Those of `logits_of` (N, V) in float32 with their bias, less the largest of their row where they are not ``bounded``, so that no sum
     of their exponentials is too large; in room for N rows, if not where they are.
     """
     if logits.dtype != room.dtype:
         logits = room[: logits.size(0)].copy_(logits)
-        if bias is not None:
-            logits.add_(bias)
+    bias = matrix.bias
+    if matrix.narrow is not None and bias is not None:
+        logits.add_(bias)
     return logits if bounded else logits.sub_(logits.amax(1, keepdim=True))
 
 
@@ -85,16 +86,17 @@ def likeliest_tokens(
     few: int,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and ids (N, number) of the most probable tokens after hidden states (N, D), falling, without stretches of ids that
-    may ``never`` follow; the product of so many rows ``together``, the rest of so ``few``, in the room (2·few or more, V).
+    may ``never`` follow; the product of so many rows ``together``, the rest of so ``few``, in the room (few or, in bfloat16, 2·few, V).
     """
     values: list[Tensor] = []
     tokens: list[Tensor] = []
     totals: list[Tensor] = []
+    behind = room[few:] if matrix.narrow is not None else room
     for some in torch.split(hidden, together):
         bounded = are_bounded(some, matrix)
         for part in torch.split(logits_of(some, matrix, passing), few):
-            logits = in_reach(part, matrix.bias, room, bounded)
-            totals.append(torch.exp(logits, out=room[few : few + part.size(0)]).sum(1, keepdim=True))
+            logits = in_reach(part, matrix, room, bounded)
+            totals.append(torch.exp(logits, out=behind[: part.size(0)]).sum(1, keepdim=True))
             for low, high in never:
                 logits.narrow(1, low, high + 1 - low).fill_(-math.inf)
             value, token = largest_of_rows(logits, number)
@@ -110,10 +112,10 @@ class LogProbs(nn.Module):
     def forward(self, hidden: Tensor, matrix: OutputMatrix, place: Tensor, passing: Tensor | None, few: int) -> Tensor:
         """Those after hidden states (N, D), at most `ROWS`, of so ``few`` of them together, in their place (N, V)."""
         bounded = are_bounded(hidden, matrix)
-        room = torch.empty([few, place.size(1)], dtype=place.dtype)
+        room = torch.empty([few, place.size(1)], dtype=place.dtype, device=place.device)
         for number, part in enumerate(torch.split(logits_of(hidden, matrix, passing), few)):
             some = place.narrow(0, number * few, part.size(0))
-            logits = in_reach(part, matrix.bias, some, bounded)
+            logits = in_reach(part, matrix, some, bounded)
             less_log(logits, torch.exp(logits, out=room[: part.size(0)]).sum(1, keepdim=True), some)
         return place
 
@@ -151,7 +153,9 @@ class OutputProduct:
 
     @cached_property
     def _longest(self) -> float:
-        """The largest length of a row with its bias."""
+        """The largest length of a row with its bias; ∞ where no logit of the type may be as large as `_BOUND`."""
+        if torch.finfo(self.weight.dtype).bits < 32:
+            return math.inf
         squares = self.weight.square().sum(1)
         return float((squares if self.bias is None else squares + self.bias.square()).max().sqrt())
 
@@ -168,13 +172,12 @@ class OutputProduct:
         return EightBits(self.weight, self.bias)
 
     def room(self, rows: int, before: Tensor | None) -> Tensor | None:
-        """Room for log-probabilities of so many rows (N or 2, V), that of before where it is enough; None where the product makes its own.
+        """Room for the log-probabilities of so many rows (N, V), that of before where it is enough; None where the product makes its own.
 
         New room for each step would take as long as the product, for the system clears every page of it.
         """
         if self.weight.device.type != "cpu" or (rows <= EIGHT_ROWS and self._in_eight_bits(rows)):
             return None
-        rows = max(rows, 2)
         return before if before is not None and before.size(0) >= rows else self.weight.new_empty(rows, self.weight.size(0))
 
     def of_one(self, before: Tensor | None) -> tuple[OutputMatrix, Tensor]:
@@ -195,7 +198,7 @@ class OutputProduct:
     def likeliest(self, hidden: Tensor, room: Tensor | None, asked: Asked) -> Likeliest:
         """What is asked after hidden states (N, D), in room for `ROWS` of them or all."""
         if room is not None and asked.restrict is None and not self._in_eight_bits(len(hidden)):
-            matrix, few = self._matrix(len(hidden)), self._few(len(hidden))
+            matrix, few = self._matrix_and_few(len(hidden))
             number, never = min(asked.number, len(self.weight)), [*asked.never]
             return Likeliest(*_by_itself(LikeliestTokens)(hidden, matrix, room, self._passing(matrix), number, never, ROWS, few))
         if len(hidden) <= ROWS:
@@ -222,7 +225,7 @@ class OutputProduct:
         """
         if self._in_eight_bits(rows):
             return self._write_some_in_eight_bits
-        matrix, few = self._matrix(rows), self._few(rows)
+        matrix, few = self._matrix_and_few(rows)
         passing = self._passing(matrix)
         return lambda hidden, place: _by_itself(LogProbs)(hidden, matrix, place, passing, few)
 
@@ -240,9 +243,10 @@ class OutputProduct:
         """Whether so many rows are for `EightBits`, or are so many that parts of them are."""
         return self.product is not None and (rows > EIGHT_ROWS or EightBits.pays(rows))
 
-    def _few(self, rows: int) -> int:
-        """The rows, of so many in all, whose logits stay nearest to the processor; `room` for `ROWS` or all has them twice."""
-        return max(1, min(_NEAR // len(self.weight), min(rows, ROWS) // 2))
+    def _matrix_and_few(self, rows: int) -> tuple[OutputMatrix, int]:
+        """The matrix for so many rows, and how many of them are few enough for their logits to stay nearest to the processor."""
+        matrix, most = self._matrix(rows), min(rows, ROWS)
+        return matrix, max(1, min(_NEAR // len(self.weight), most if matrix.narrow is None else most // 2))
 
     def _passing(self, matrix: OutputMatrix) -> Tensor | None:
         return None if matrix.narrow is None else matrix.narrow.new_empty(ROWS, len(self.weight))

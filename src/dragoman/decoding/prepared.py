@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.decoding.ahead import greedy_of
 from dragoman.decoding.caches import Growing, Memory
 from dragoman.decoding.decoder_layers import (
     Folded,
@@ -33,6 +32,7 @@ from dragoman.decoding.decoder_layers import (
     folded_attention,
     self_attention,
 )
+from dragoman.decoding.greedy import greedy_of
 from dragoman.decoding.matrices import ByItself, Matrix, check_finite, product
 from dragoman.decoding.output import OutputProduct
 from dragoman.decoding.prepared_encoder import Tokens, is_plain, norm_of, prepared_encoder, unchanged
@@ -176,13 +176,14 @@ class PreparedStep(StepModel[Prepared]):
         self.all_layers = _all_of(layers, self.layers, model.output.weight.device)
         self.final_norm = norm_of(model.decoder.final_norm)
         self.output = OutputProduct(model.output, model.output_bias, precision=precision)
-        self._alone = 0  # sentences that came alone
+        self._alone, self._positions = 0, model.max_positions  # sentences that came alone so far
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
         """The encoder's output, projected once for every decoder layer."""
         tokens = Tokens(source_mask)
         encoded = Encoded(self.encoder(source, tokens), tokens)
         (sentences, length), first = source.shape, self.layers[0]
+        self._alone += sentences == 1
         mask = encoded.rows.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
         mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
         own = [Growing.of(encoded.rows, sentences, first.heads.n_heads, first.sizes, _ROOM) for _ in self.layers]
@@ -207,19 +208,24 @@ class PreparedStep(StepModel[Prepared]):
         hidden, state = self._step(tokens, state, room)  # (N, D)
         return self.output.likeliest(hidden, room, asked), state
 
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether it takes several steps of a sentence at once: where it can, and sentences have come alone so often that it pays to make
+        that ready.
+        """
+        return self._alone > _OFTEN and self._greedy is not None
+
     @torch.no_grad()
-    def ahead(self, token: Tensor, state: Prepared, total: Tensor, asked: Asked, end: int, most: int) -> Ahead | None:
-        """Several steps by PyTorch itself, once sentences have come alone so often that it pays to make that ready."""
-        if state.steps == 0:
-            self._alone += 1
-        greedy = self._greedy if self._alone > _OFTEN else None
-        if greedy is None or state.hypotheses > 1 or state.seen is not None or asked.restrict is not None:
-            return None
+    def ahead(self, token: Tensor, state: Prepared, total: Tensor, *, asked: Asked, eos: int, most: int) -> Ahead:
+        """Several steps of one hypothesis by PyTorch itself, as `CheckedStep.ahead`."""
+        most = max(1, min(most, self._positions - state.steps))
         (output, room), length = self.output.of_one(state.room), state.length + most
         positions = self.decoder.positions.forward(token.new_zeros(1, most, self.output.weight.size(1), dtype=room.dtype), state.steps)[0]
         own = state.own if state.own[0].room >= length else [Growing.holding(each, max(length, 2 * state.length)) for each in state.own]
         folded, never = state.folded[1] if state.folded else [], [*asked.never]
-        made = greedy(token, total, positions, own, state.memory, folded, state.memory_mask, state.length, (output, room), never, end)
+        made = cast(ByItself, self._greedy)(
+            token, total, positions, own, state.memory, folded, state.memory_mask, state.length, (output, room), never, eos
+        )  # fmt: skip
 
         def state_after(count: int) -> Prepared:
             return state._replace(steps=state.steps + count, length=state.length + count, own=own, room=room)

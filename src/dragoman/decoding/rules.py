@@ -51,6 +51,10 @@ class MinimumLength(Rule):
         self.lengths, self.eos = torch.tensor(lengths, device=device), eos
         self.longest = max(lengths, default=0)
 
+    def idle(self, tokens: Sequence[int], sentence: int) -> bool:
+        """Whether all sentences may end now."""
+        return len(tokens) + 1 >= self.longest
+
     def __call__(self, scores: Tensor, tokens: Tensor, sentence: Tensor) -> None:
         """Takes the end away where it would come too early."""
         length = tokens.size(1) + 1

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 Check = Callable[[], None]
-"""Called at each step of a search, in the thread that computes it; what it raises ends the search."""
+"""Called at each step of a search, or every eighth, in the thread that computes it; what it raises ends the search."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -121,15 +121,9 @@ class Ahead(NamedTuple):
     state_after: Callable[[int], Any]
 
 
-def ahead(model: StepModel[Any], token: Tensor, state: Any, total: Tensor, asked: Asked, end: int, most: int) -> Ahead | None:
-    """At most so many steps of `likeliest` after a token (1,) at once, the last of them where the end token comes or none is possible.
-
-    total (1,) is the hypothesis's log-probability so far, and what is asked is one token without a restriction. None from a model that
-    has no function of this name, or from one that takes single steps now.
-    """
-    own = getattr(model, "ahead", None)
-    made: Ahead | None = None if own is None else own(token, state, total, asked, end, most)
-    return made
+def goes_ahead(model: StepModel[Any]) -> bool:
+    """Whether a model takes several steps of one hypothesis at once: it has a function ``ahead``, of what `CheckedStep.ahead` is given."""
+    return bool(getattr(model, "goes_ahead", False))
 
 
 class TransformerStep(StepModel[Any]):
@@ -153,7 +147,7 @@ class TransformerStep(StepModel[Any]):
 
 
 class CheckedStep(StepModel[Any]):
-    """A step model that calls each of some functions before every step; what they raise ends the search."""
+    """A step model that calls each of some functions before every step, or several at once; what they raise ends the search."""
 
     def __init__(self, model: StepModel[Any], checks: Sequence[Callable[[], None]]) -> None:
         self.model, self.checks = model, checks
@@ -174,11 +168,20 @@ class CheckedStep(StepModel[Any]):
             check()
         return likeliest(self.model, tokens, state, asked)
 
-    def ahead(self, token: Tensor, state: Any, total: Tensor, asked: Asked, end: int, most: int) -> Ahead | None:
-        """Several steps after one check."""
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether the model does."""
+        return goes_ahead(self.model)
+
+    def ahead(self, token: Tensor, state: Any, total: Tensor, *, asked: Asked, eos: int, most: int) -> Ahead:
+        """At most so many steps of `likeliest` after a token (1,) at once, the last where the end token comes or none is possible.
+
+        total (1,) is the hypothesis's log-probability so far; what is asked is one token without a restriction. There is one check for all.
+        """
         for check in self.checks:
             check()
-        return ahead(self.model, token, state, total, asked, end, most)
+        made: Ahead = self.model.ahead(token, state, total, asked=asked, eos=eos, most=most)  # type: ignore[attr-defined]
+        return made
 
     def reorder(self, state: Any, rows: Tensor) -> Any:
         """The model's own."""

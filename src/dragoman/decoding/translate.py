@@ -152,10 +152,10 @@ class Translator:
         must begin with. A batch has at most ``batch_tokens`` source tokens, counted once for each hypothesis of the beam. A text too long
         for the model is translated in pieces, which are joined with the white space that was between them; a warning names ``place`` and
         its line, counted from ``first_line``, as another does for a text longer than any in training. A model with language tags needs one
-        at the head of each text. Many texts are searched by several threads of a CPU side by side. ``check`` is called before each step,
-        in the thread that takes it, and may end the search by raising; ``watch``, which sees each step of a beam search, batch by batch and
-        all in one thread, may do so too. Raises UsageError for impossible settings or a str as texts, DragomanError that names the line for
-        a tag that is missing or unknown, for a prefix or a term too long or that cannot be spelled, and for a text too long for a tree.
+        at the head of each text. Many texts are searched by several threads of a CPU side by side. ``check`` is called before a step, or up
+        to eight, in the thread that takes it, and may end the search by raising; ``watch``, which sees each step of a beam search, batch by
+        batch and all in one thread, may do so too. Raises UsageError for impossible settings or a str as texts, DragomanError naming a line
+        for a tag that is missing or unknown, a prefix or a term too long or that cannot be spelled, and a text too long for a tree.
         """
         options = options or SearchOptions()
         texts = as_texts(texts)

@@ -27,20 +27,20 @@ class Greedy(nn.Module):
 
     final_norm: list[Tensor]
 
-    def __init__(self, layers: nn.Module, embedding: Embedding, final_norm: list[Tensor], epsilon: float) -> None:
+    def __init__(self, layers: nn.Module, embedding: Embedding, *, final_norm: list[Tensor], epsilon: float) -> None:
         super().__init__()
         self.layers, self.embeddings, self.scale = layers, embedding.weight.detach(), embedding.scale
         self.final_norm, self.epsilon = final_norm, epsilon
 
     def forward(
         self, token: Tensor, total: Tensor, positions: Tensor, own: list[KeysValues], memory: list[KeysValues], folded: list[Folded],
-        mask: Tensor, start: int, output: tuple[OutputMatrix, Tensor], never: list[tuple[int, int]], end: int,
+        mask: Tensor, start: int, output: tuple[OutputMatrix, Tensor], never: list[tuple[int, int]], eos: int,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """Log-probabilities, sums of them with a total (1,), and ids of the most probable tokens after a token (1,): (n,) all three.
 
         ``positions`` (M, D) are what is added to the embeddings of M tokens, and ``start`` the keys that are seen before the first. Fewer
         come back where the end token does, or none is possible, without stretches of ids that may ``never`` follow. own, memory, folded
-        and the mask (1, 1, 1, S) are as for `PlainLayers`; output is its matrix, with room for two rows of logits (2, V).
+        and the mask (1, 1, 1, S) are as for `PlainLayers`; output is its matrix, with room for a row of logits (1, V).
         """
         values: list[Tensor] = []
         totals: list[Tensor] = []
@@ -58,7 +58,7 @@ class Greedy(nn.Module):
             values.append(value[0])
             totals.append(total)
             tokens.append(token)
-            if int(token) == end or not float(total) > -math.inf:
+            if int(token) == eos or not float(total) > -math.inf:
                 break
         return torch.cat(values), torch.cat(totals), torch.cat(tokens)
 
@@ -69,7 +69,7 @@ def greedy_of(decoder: Decoder, layers: Any) -> ByItself | None:
     if not isinstance(layers, ByItself) or layers.scripted is None or type(embedding) is not Embedding:
         return None
     if type(norm) is nn.Identity:
-        return ByItself(Greedy(layers.module, embedding, [], 0.0))
+        return ByItself(Greedy(layers.module, embedding, final_norm=[], epsilon=0.0))
     if type(norm) is nn.LayerNorm and norm.weight is not None and norm.bias is not None:
-        return ByItself(Greedy(layers.module, embedding, [norm.weight.detach(), norm.bias.detach()], norm.eps))
+        return ByItself(Greedy(layers.module, embedding, final_norm=[norm.weight.detach(), norm.bias.detach()], epsilon=norm.eps))
     return None
