@@ -160,7 +160,7 @@ def test_no_steps_are_taken_at_once_behind_a_hypothesis_that_cannot_be() -> None
 @pytest.mark.parametrize("length", [0.1, 10.0, 90.0, 1000.0])
 @torch.inference_mode()
 def test_log_probabilities_are_right_however_large_the_logits_are(length: float) -> None:
-    """Of rows so many that sums of bounded logits are taken, and of so few that none are: e^88 is beyond float32."""
+    """Of those that are bounded and those that are not, for e^89 is beyond float32; of many rows and of few."""
     torch.manual_seed(3)
     embedding = Embedding(300, 16, pad=0)
     embedding.weight.copy_(F.normalize(torch.randn(300, 16), dim=1))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dragoman.decoding.rules import Rule, only_end
-from dragoman.decoding.step import Ahead, Asked, State, StepModel, goes_ahead, largest, likeliest
+from dragoman.decoding.step import AheadModel, Asked, State, StepModel, goes_ahead, largest, likeliest
 from dragoman.errors import DragomanError, UsageError, option
 
 _AHEAD = 8  # steps that a sentence alone takes at most before its search can be ended
@@ -143,9 +143,9 @@ def beam_search(
     tokens = source.new_full((len(max_lengths),), bos)  # (N,), N = B at the first step
     spans, shortest = _spans(banned), min(max_lengths)
     few_at_a_time = choose is most_probable and all(rule.row_by_row for rule in rules)
-    alone = few_at_a_time and beam == len(max_lengths) == 1 and watch is None and goes_ahead(model)
+    alone = model if few_at_a_time and beam == len(max_lengths) == 1 and watch is None and goes_ahead(model) else None
     while len(tokens):
-        several = _ahead(model, tokens, state, live, rules, Asked(1, spans), eos, shortest - 1) if alone else None
+        several = _ahead(alone, tokens, state, live, rules, Asked(1, spans), eos, shortest - 1) if alone else None
         if several is not None:
             (live, state), rows = several, None
         else:
@@ -191,7 +191,7 @@ def _step(
 
 
 def _ahead(
-    model: StepModel[State], tokens: Tensor, state: State, live: Live, rules: Sequence[Rule], asked: Asked, eos: int, longest: int
+    model: AheadModel[State], tokens: Tensor, state: State, live: Live, rules: Sequence[Rule], asked: Asked, eos: int, longest: int
 ) -> tuple[Live, State] | None:
     """Several steps of a sentence alone with a beam of 1, up to the longest output that need not end there, and no further than no rule
     takes anything away; None where there are none.
@@ -200,7 +200,7 @@ def _ahead(
     most = min(longest - len(so_far), _AHEAD)
     if most < 2 or not all(rule.idle(so_far, 0) for rule in rules):
         return None
-    made: Ahead = model.ahead(tokens, state, live.total[0], asked=asked, eos=eos, most=most)  # type: ignore[attr-defined]
+    made = model.ahead(tokens, state, live.total[0], asked=asked, eos=eos, most=most)
     more: list[int] = made.tokens.tolist()
     count = next((n for n in range(1, len(more)) if not all(rule.idle(so_far + more[:n], 0) for rule in rules)), len(more))
     live = live._replace(

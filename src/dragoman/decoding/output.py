@@ -127,7 +127,7 @@ class LikeliestTokens(nn.Module):
         self, hidden: Tensor, matrix: OutputMatrix, room: Tensor, passing: Tensor | None, number: int, never: list[tuple[int, int]],
         together: int, few: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Those."""
+        """As it."""
         return likeliest_tokens(hidden, matrix, room, passing, number, never, together, few)
 
 

@@ -217,7 +217,7 @@ class PreparedStep(StepModel[Prepared]):
 
     @torch.no_grad()
     def ahead(self, token: Tensor, state: Prepared, total: Tensor, *, asked: Asked, eos: int, most: int) -> Ahead:
-        """Several steps of one hypothesis by PyTorch itself, as `CheckedStep.ahead`."""
+        """Several steps of one hypothesis by PyTorch itself, as `AheadModel.ahead`."""
         most = max(1, min(most, self._positions - state.steps))
         (output, room), length = self.output.of_one(state.room), state.length + most
         positions = self.decoder.positions.forward(token.new_zeros(1, most, self.output.weight.size(1), dtype=room.dtype), state.steps)[0]

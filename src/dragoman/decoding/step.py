@@ -7,7 +7,7 @@ Shapes:  B sentences   S source positions   K hypotheses of each   N = B·K rows
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -121,8 +121,24 @@ class Ahead(NamedTuple):
     state_after: Callable[[int], Any]
 
 
-def goes_ahead(model: StepModel[Any]) -> bool:
-    """Whether a model takes several steps of one hypothesis at once: it has a function ``ahead``, of what `CheckedStep.ahead` is given."""
+class AheadModel(StepModel[State], Protocol[State]):
+    """A `StepModel` that can take several steps of one hypothesis at once, where it ``goes_ahead``."""
+
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether it does so now."""
+        ...
+
+    def ahead(self, token: Tensor, state: State, total: Tensor, *, asked: Asked, eos: int, most: int) -> Ahead:
+        """At most so many steps of `likeliest` after a token (1,) at once, the last where the end token comes or none is possible.
+
+        total (1,) is the hypothesis's log-probability so far; what is asked is one token without a restriction.
+        """
+        ...
+
+
+def goes_ahead(model: StepModel[State]) -> TypeGuard[AheadModel[State]]:
+    """Whether a model takes several steps at once now."""
     return bool(getattr(model, "goes_ahead", False))
 
 
@@ -174,14 +190,10 @@ class CheckedStep(StepModel[Any]):
         return goes_ahead(self.model)
 
     def ahead(self, token: Tensor, state: Any, total: Tensor, *, asked: Asked, eos: int, most: int) -> Ahead:
-        """At most so many steps of `likeliest` after a token (1,) at once, the last where the end token comes or none is possible.
-
-        total (1,) is the hypothesis's log-probability so far; what is asked is one token without a restriction. There is one check for all.
-        """
+        """The model's own, of one that `goes_ahead`, with one check for all."""
         for check in self.checks:
             check()
-        made: Ahead = self.model.ahead(token, state, total, asked=asked, eos=eos, most=most)  # type: ignore[attr-defined]
-        return made
+        return cast(AheadModel[Any], self.model).ahead(token, state, total, asked=asked, eos=eos, most=most)
 
     def reorder(self, state: Any, rows: Tensor) -> Any:
         """The model's own."""
