@@ -165,7 +165,10 @@ def test_log_probabilities_are_right_however_large_the_logits_are(length: float)
     embedding = Embedding(300, 16, pad=0)
     embedding.weight.copy_(F.normalize(torch.randn(300, 16), dim=1))
     output, hidden = OutputProduct(embedding, None, precision="fp32"), length * F.normalize(torch.randn(40, 16), dim=1)
-    hidden[3] = -length * embedding.weight[5]  # one of the logits is as far from 0 as one can be
+    hidden[3], hidden[4] = (
+        -length * embedding.weight[5],
+        length * embedding.weight[6],
+    )  # a logit as far from 0 as one can be, on either side
     expected = (hidden.double() @ embedding.weight.double().t()).log_softmax(1)
     for rows in (40, 5):
         some, room = hidden[:rows], output.room(rows, None)
