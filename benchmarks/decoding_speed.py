@@ -9,7 +9,7 @@ as `python benchmarks/multi30k.py bpe --runs FOLDER` leaves it. With --preset a 
 process of its own, and the figure is the median of the rounds. Beside it stands the share of greedy outputs that are Dragoman's in float32.
 transformers computes a post-norm model as MarianMTModel and a pre-norm one as PegasusForConditionalGeneration, whose layers are those.
 With --processor-time and --threads 1 the clock is the processor time that each process has used: on a busy machine that still says how the
-contenders compare, though not how many sentences a second they do.
+contenders compare, though not how many sentences a second they do. The first two batches of a turn do not count.
 It needs `pip install transformers ctranslate2`; what is missing is left out, and that is said.
 """
 
@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import gzip
 import json
+import math
 import os
 import platform
 import statistics
@@ -125,8 +126,7 @@ def serve(decode: Decode, lines: Lines, options: argparse.Namespace) -> None:
             decode(lines[:64], beam, 64)  # warm
             decode(lines[:32], beam, 1)  # and what is made ready once sentences come alone
             together = lines[: options.beam_sentences if beam > 1 else options.sentences]
-            rates = {size: best_rate(partial(decode, together, beam, size), clock) for size in BATCHES}
-            sizes[beam] = max(rates, key=rates.__getitem__)
+            sizes[beam] = best_size(partial(decode, together, beam), clock)
         answers = sys.__stdout__
         print("ready", file=answers, flush=True)
         for asked in sys.stdin:
@@ -134,20 +134,27 @@ def serve(decode: Decode, lines: Lines, options: argparse.Namespace) -> None:
             some, size = lines[: options.beam_sentences if beam > 1 else options.sentences], sizes[beam]
             if "alone" in asked:
                 some, size = lines[: options.beam_sentences // 20], 1
+            decode(some[: 2 * size], beam, size)  # does not count: systems take the memory of a program that waits for its turn
             began = clock()
             outputs = decode(some, beam, size)
             answer = {"rate": len(some) / (clock() - began), "batch": size, "outputs": outputs}
             print(json.dumps(answer), file=answers, flush=True)
 
 
-def best_rate(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """How often a second of this clock it can be called, the better of two times."""
-    seconds = []
-    for _ in range(2):
+def best_size(call: Callable[[int], object], clock: Callable[[], float]) -> int:
+    """The batch size with which a call takes the least time by this clock: each is timed once, the two best twice."""
+    seconds: dict[int, float] = {}
+
+    def measure(size: int) -> None:
         began = clock()
-        call()
-        seconds.append(clock() - began)
-    return 1 / min(seconds)
+        call(size)
+        seconds[size] = min(clock() - began, seconds.get(size, math.inf))
+
+    for size in BATCHES:
+        measure(size)
+    for size in sorted(seconds, key=seconds.__getitem__)[:2]:
+        measure(size)
+    return min(seconds, key=seconds.__getitem__)
 
 
 def the_model(options: argparse.Namespace, lines: Lines) -> Bundle:

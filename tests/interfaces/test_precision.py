@@ -106,6 +106,24 @@ print(before - resident())
     assert int(done.stdout) > 50 * 2**20
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux takes pages back in this way")
+def test_code_that_only_the_start_used_is_given_back() -> None:
+    script = """
+import torch
+from dragoman.devices import give_back_code
+def resident():
+    with open("/proc/self/statm") as facts:
+        return int(facts.read().split()[1]) * 4096
+before = resident()
+give_back_code()
+print(before - resident(), (torch.arange(6.0).view(2, 3) @ torch.ones(3, 1)).flatten().tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    given_back, product = done.stdout.split(maxsplit=1)
+    assert int(given_back) > 30 * 10**6
+    assert product == "[3.0, 12.0]\n"
+
+
 def test_a_run_calls_its_type_as_the_settings_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_pairs(tmp_path / "train", toy_pairs(40))
     for name in ("fp32", "bf16"):

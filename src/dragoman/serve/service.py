@@ -11,7 +11,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from dragoman.devices import give_back_memory
+from dragoman.devices import give_back_code, give_back_memory
 from dragoman.errors import DragomanError
 from dragoman.serve.engine import Engine
 from dragoman.serve.keys import Key, Keyring, Turnstile, presented_key
@@ -141,6 +141,7 @@ def _tidy() -> None:
     gc.collect()
     gc.freeze()  # looking through all that stays would take a tenth of a second each time, in the middle of a request
     give_back_memory()
+    give_back_code()
 
 
 def _limit(key: Key | None, name: str, common: int) -> int:
