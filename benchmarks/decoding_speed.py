@@ -5,11 +5,12 @@
 
 The sentences are Multi30k's test_2016_flickr in the published byte pairs, from DRAGOMAN_DATA (or ../shared/data); RUN is a model of them,
 as `python benchmarks/multi30k.py bpe --runs FOLDER` leaves it. With --preset a model of fresh weights takes its place, and every output has
-16 tokens. Beam 5 and greedy (beam 1), in batches of the best size of a few and one sentence at a time; the contenders take turns, each in a
-process of its own, and the figure is the median of the rounds. Beside it stands the share of greedy outputs that are Dragoman's in float32.
+16 tokens; else none has more than 80, and nothing else ends a loop. Beam 5 and greedy (beam 1), in batches of the best size of a few and
+one sentence at a time; the contenders take turns, each in a process of its own, and the figure is the median of the rounds. Beside it stand
+the tokens of the outputs, and the share of them that are Dragoman's in float32.
 transformers computes a post-norm model as MarianMTModel and a pre-norm one as PegasusForConditionalGeneration, whose layers are those.
 With --processor-time and --threads 1 the clock is the processor time that each process has used: on a busy machine that still says how the
-contenders compare, though not how many sentences a second they do. The first two batches of a turn do not count.
+contenders compare, though not how many sentences a second they do. The first sentences of a turn do not count.
 It needs `pip install transformers ctranslate2`; what is missing is left out, and that is said.
 """
 
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from dragoman.presets import resolve_config
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("DRAGOMAN_DATA", HERE.parents[1] / "shared" / "data")) / "multi30k" / "bpe10k" / "en-de"
 FORCED = 16  # tokens of every output of a model that has learnt nothing
+LONGEST = 80  # of one that has learnt: whoever lets what goes round in a loop go on for longer would have more to do than others
+WARM = 256  # sentences, or two alone, of a turn that do not count: systems take the memory of a program that waits for its turn
 MODES = ("beam 5", "greedy", "beam 5, alone", "greedy, alone")
 BATCHES = (32, 64, 128, 256, 512)  # sentences; each contender has its best
 Lines = list[list[str]]
@@ -134,7 +137,7 @@ def serve(decode: Decode, lines: Lines, options: argparse.Namespace) -> None:
             some, size = lines[: options.beam_sentences if beam > 1 else options.sentences], sizes[beam]
             if "alone" in asked:
                 some, size = lines[: options.beam_sentences // 20], 1
-            decode(some[: 2 * size], beam, size)  # does not count: systems take the memory of a program that waits for its turn
+            decode(some[: WARM if size > 1 else 2], beam, size)
             began = clock()
             outputs = decode(some, beam, size)
             answer = {"rate": len(some) / (clock() - began), "batch": size, "outputs": outputs}
@@ -178,7 +181,9 @@ def dragoman(precision: Any) -> Callable[[Bundle, argparse.Namespace], Decode]:
     def build(bundle: Bundle, options: argparse.Namespace) -> Decode:
         keep_freed_memory()  # as `dragoman translate` does
         translator = Translator(bundle, precision=precision)
-        search: dict[str, Any] = {} if options.model else {"max_length": FORCED, "options": SearchOptions(min_length=FORCED)}
+        search: dict[str, Any] = {"max_length": LONGEST, "options": SearchOptions(repetition_guard=0)}
+        if not options.model:
+            search = {"max_length": FORCED, "options": SearchOptions(min_length=FORCED)}
         end = bundle.target_tokenizer.token(bundle.target_tokenizer.eos)
 
         def decode(lines: Lines, beam: int, size: int) -> Lines:
@@ -217,7 +222,7 @@ def generate(bundle: Bundle, options: argparse.Namespace) -> Decode:
     unknown = [name for name in missing.missing_keys if "final_logits_bias" not in name]
     if missing.unexpected_keys or unknown:
         raise SystemExit(f"weights without a place: {missing.unexpected_keys}; places without weights: {unknown}")
-    length: dict[str, Any] = {"max_length": 128} if options.model else {"min_length": FORCED + 1, "max_length": FORCED + 1}
+    length: dict[str, Any] = {"max_length": LONGEST + 1} if options.model else {"min_length": FORCED + 1, "max_length": FORCED + 1}
 
     @torch.inference_mode()
     def decode(lines: Lines, beam: int, size: int) -> Lines:
@@ -273,13 +278,28 @@ def ctranslate2(kind: str) -> Callable[[Bundle, argparse.Namespace], Decode]:
 
         with tempfile.TemporaryDirectory() as folder:
             write_folder(bundle, Path(folder))
-            # A thread for each of several sentences is its fastest here.
-            translator = tool.Translator(folder, compute_type=kind, inter_threads=options.threads, intra_threads=1)
-        length = {} if options.model else {"min_decoding_length": FORCED, "max_decoding_length": FORCED}
+            # A thread for each of several sentences is its fastest here; of one sentence it may be all threads together.
+            several, together = (
+                tool.Translator(folder, compute_type=kind, inter_threads=options.threads // each, intra_threads=each)
+                for each in (1, options.threads)
+            )
+        length = {"max_decoding_length": LONGEST} if options.model else {"min_decoding_length": FORCED, "max_decoding_length": FORCED}
+
+        def alone(translator: Any, lines: Lines, beam: int) -> list[Any]:
+            return [translator.translate_batch([line], beam_size=beam, **length)[0] for line in lines]
+
+        @cache
+        def fastest_alone(beam: int) -> Any:
+            some, seconds = [line.split() for line in lines_of("test.2016.en")[:8]], {}
+            for translator in (several, together, several, together):
+                began = time.perf_counter()
+                alone(translator, some, beam)
+                seconds[translator] = time.perf_counter() - began
+            return min(seconds, key=seconds.__getitem__)
 
         def decode(lines: Lines, beam: int, size: int) -> Lines:
-            found = [] if size > 1 else [translator.translate_batch([line], beam_size=beam, **length)[0] for line in lines]
-            found = found or translator.translate_batch(lines, beam_size=beam, max_batch_size=size, **length)
+            found = alone(fastest_alone(beam), lines, beam) if size == 1 else []
+            found = found or several.translate_batch(lines, beam_size=beam, max_batch_size=size, **length)
             return [each.hypotheses[0] for each in found]
 
         return decode
@@ -299,7 +319,7 @@ CONTENDERS: dict[str, Callable[[Bundle, argparse.Namespace], Decode]] = {
 
 def report(options: argparse.Namespace, answers: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
     """A table on standard output, and all of it in a file."""
-    exact = [answer["outputs"] for answer in answers.get("dragoman-fp32", {}).get("greedy", [])]
+    exact = {mode: rounds[0]["outputs"] for mode, rounds in answers.get("dragoman-fp32", {}).items()}
     said = None if options.model else FORCED - 1  # of Dragoman's forced tokens the last is the end, of the others' it is a word
     rows: dict[str, dict[str, Any]] = {}
     for name, modes in answers.items():
@@ -307,14 +327,15 @@ def report(options: argparse.Namespace, answers: dict[str, dict[str, list[dict[s
         for mode, rounds in modes.items():
             rates = [answer["rate"] for answer in rounds]
             facts: dict[str, Any] = {"sentences_a_second": round(statistics.median(rates), 1), "rounds": [round(each, 1) for each in rates]}
+            outputs = rounds[0]["outputs"]
             if "alone" in mode:
                 facts["milliseconds"] = round(1000 / statistics.median(rates), 2)
             else:
-                facts["batch"] = rounds[0]["batch"]
+                facts |= {"batch": rounds[0]["batch"], "tokens": sum(map(len, outputs))}
+            if exact:
+                same = [one[:said] == other[:said] for one, other in zip(outputs, exact[mode], strict=True)]
+                facts["same_outputs"] = round(statistics.mean(same), 3)
             rows[name][mode] = facts
-        if exact:
-            pairs = list(zip(modes["greedy"][0]["outputs"], exact[0], strict=True))
-            rows[name]["same greedy outputs"] = round(sum(one[:said] == other[:said] for one, other in pairs) / len(pairs), 3)
     facts = {
         "command": " ".join(["python", "benchmarks/decoding_speed.py", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),

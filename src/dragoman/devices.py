@@ -16,7 +16,7 @@ import torch
 from dragoman.errors import UsageError
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # the numbers of mallopt(3)
-_MEMINFO, _STATUS, _MAPS = Path("/proc/meminfo"), Path("/proc/self/status"), Path("/proc/self/maps")
+_MEMINFO, _STATUS, _MAPPINGS = Path("/proc/meminfo"), Path("/proc/self/status"), Path("/proc/self/smaps")
 _CGROUPS = (  # of a container: the limit, what is in use, and under which name the pages are that can be given back
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
     (
@@ -65,13 +65,15 @@ def give_back_memory() -> None:
 def give_back_code() -> None:
     """Lets the system, where it is Linux, have the pages of program code back: most of them have been used by the start alone.
 
-    They are copies of files that nobody writes to, of PyTorch's above all; those that are used again are there again in no time.
+    They are copies of files, of PyTorch's above all; those that are used again are read again. What somebody has written to stays.
     """
     with _glibc() as library, suppress(OSError):  # no /proc
-        for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
-            addresses, access, _, _, _, *path = line.split(maxsplit=5)
-            if access == "r-xp" and path and path[0].startswith("/"):
-                start, end = (int(address, 16) for address in addresses.split("-"))
+        start = end = 0
+        for name, *rest in map(str.split, _MAPPINGS.read_text(encoding="utf-8", errors="replace").splitlines()):
+            if not name.endswith(":"):  # "from-to access …", and what is known of it follows
+                is_code = rest[0] == "r-xp" and rest[-1].startswith("/")
+                start, end = (int(address, 16) for address in name.split("-")) if is_code else (0, 0)
+            elif name == "Anonymous:" and rest[0] == "0" and end:
                 library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
 
 

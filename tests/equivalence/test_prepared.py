@@ -4,6 +4,7 @@ import copy
 import math
 import os
 import pickle
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ from dragoman.model.layers import DecoderLayer
 from dragoman.model.linear import Linear
 from dragoman.model.masks import padding_mask
 from dragoman.model.transformer import Decoder, Encoder
-from small_bundles import fx_rand, random_sentences
+from small_bundles import WORDS, fx_rand, fx_toy, random_sentences
 
 SIZES: Mapping[str, Any] = {
     "d_model": 24, "d_ff": 40, "n_heads": 2, "encoder_layers": 2, "decoder_layers": 3,
@@ -498,6 +499,19 @@ def test_rough_products_stay_near(precision: Precision) -> None:
     torch.testing.assert_close(found.logsumexp(1), torch.zeros(100), atol=1e-5, rtol=0)
     assert (found - expected).abs().mean() < 0.25 * expected.std()
     assert (found - expected).abs().max() < 0.25
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(("precision", "least", "apart"), [("fp32", 200, 0.0), ("bf16", 190, 0.05), ("int8", 170, 0.1)])
+def test_a_trained_model_in_doubt_translates_nearly_all_alike_in_each_precision(
+    precision: Precision, least: int, apart: float, beam: int
+) -> None:
+    choose = random.Random(0)
+    texts = [" ".join(choose.sample(WORDS, choose.randint(2, 8))) for _ in range(200)]
+    exact, found = (Translator(fx_toy(), precision=each).translate(texts, beam=beam) for each in ("fp32", precision))
+    alike = [(one, other) for one, other in zip(found, exact, strict=True) if one.tokens == other.tokens]
+    assert len(alike) >= least
+    assert all(abs(one.log_probability - other.log_probability) <= apart * len(one.tokens) for one, other in alike)
 
 
 def test_a_translator_takes_each_precision() -> None:

@@ -213,18 +213,21 @@ def test_chrf_between_samples_is_sacrebleus() -> None:
     assert expected_chrf([]) == []
 
 
-def test_minimum_bayes_risk_chooses_the_sample_most_like_all() -> None:
+def test_minimum_bayes_risk_chooses_the_sample_most_like_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("dragoman.decoding.search.expected_chrf", lambda drawn: seen.append([*drawn]) or expected_chrf(drawn))
     translator = Translator(fx_rand(seed=2))
     texts = random_sentences(6, seed=4)
     chosen = translator.translate(texts, n_best=3, options=SearchOptions(mbr="chrf", samples=12, temperature=0.7))
-    for text, best in zip(texts, chosen, strict=True):
+    assert [len(drawn) for drawn in seen] == [12] * 6
+    for text, best, draws in zip(texts, chosen, seen, strict=True):
+        utility_of = dict(zip(draws, expected_chrf(draws), strict=True))  # equal samples have equal utilities
+        assert best.utility == utility_of[best.text] == max(utility_of.values())
         ranked = [best, *best.alternatives]
         utilities = [each.utility for each in ranked]
         assert utilities == sorted(utilities, reverse=True)  # type: ignore[type-var]
         (drawn,) = translator.translate([text], n_best=12, options=SearchOptions(sample=True, samples=12, temperature=0.7))
         assert {each.text for each in ranked} <= {each.text for each in [drawn, *drawn.alternatives]}
-        (one,) = translator.translate([text], options=SearchOptions(mbr="chrf", samples=1))
-        assert one.utility == (100.0 if one.text else 0.0)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +244,8 @@ def test_minimum_bayes_risk_chooses_the_sample_most_like_all() -> None:
         ({"sample": True, "samples": 0}, "samples=0"),
         ({"top_k": 3}, "top_k=3 is for sampling"),
         ({"seed": 3}, "seed=3 is for sampling"),
+        ({"mbr": "chrf", "samples": 1}, "samples=1: there is nothing to choose from"),
+        ({"mbr": "chrf", "sample": True}, "mbr with sample: it draws samples by itself"),
         ({"mbr": "bleu"}, "mbr=bleu: unknown; known: chrf"),
         ({"sample": True, "diverse_groups": 2}, "samples need no groups"),
         ({"sample": True, "require": ("x",)}, "cannot be made to hold phrases"),

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from dragoman.data.formats.treebank import read_tree
 from dragoman.data.made_trees import made_trees
+from dragoman.data.tokenizer import Tokenizer
 from dragoman.data.trees import WORD, Tree, fault_of, fewest_parts, linearise, restore, words_of
 from dragoman.decoding.beam import Hypothesis, beam_search
 from dragoman.decoding.sample import sample
 from dragoman.decoding.trees import OnlyTrees, TreeVocabulary, fewest_tokens
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, UsageError
 from step_models import BOS, END, RandomTree, every_sequence, sentences
 
 ENTRIES = ("<s>", "</s>", "(A", ")A", "XX", "(B", ")B", "(C", "<unk>")
@@ -232,3 +233,11 @@ def test_the_made_treebank_is_one_and_the_same_for_its_seed() -> None:
     assert all(fault_of(tree.brackets, len(tree.words)) == "" and read_tree(str(tree)) == tree for tree in made)
     seen = {label for tree in made for label, _, _ in tree.constituents()}
     assert seen == {"S", "NP", "VP", "PP", "SBAR", "WHNP", "ADJP", "ADVP", "PRT"}
+
+
+def test_brackets_of_a_text_are_no_trees() -> None:
+    size, cpu = 20, torch.device("cpu")
+    plain, trees = (Tokenizer.train([line], kind="whitespace", vocabulary_size=0) for line in ("a ( b ) c", "( (NP XX )NP )"))
+    with pytest.raises(UsageError, match="has no brackets of trees, such as"):
+        TreeVocabulary.of(plain, size=size, device=cpu)
+    assert int(TreeVocabulary.of(trees, size=size, device=cpu).opens.sum()) == 2

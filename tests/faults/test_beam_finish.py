@@ -24,7 +24,7 @@ def assert_same(found: list[Translation], expected: list[Translation]) -> None:
 
 @pytest.mark.parametrize(
     ("bundle", "beam", "alpha"),
-    [(fx_rand, 1, 0.0), (fx_rand, 4, 0.0), (fx_rand, 4, 1.0), (fx_toy, 1, 1.0), (fx_toy, 4, 1.0)],
+    [(fx_rand, 1, 0.0), (fx_rand, 4, 0.0), (fx_rand, 4, 1.0), (fx_toy, 1, 1.0), (fx_toy, 4, 1.0), (fx_toy, 4, 0.0)],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_b33_neighbours_change_nothing(bundle: Callable[[], Bundle], beam: int, alpha: float) -> None:
@@ -40,6 +40,10 @@ def test_b33_neighbours_change_nothing(bundle: Callable[[], Bundle], beam: int, 
         batch_tokens = batch_size * beam * 16  # a sentence of fewer tokens counts as 16
         assert_same(translate(texts, batch_tokens), alone)
         assert_same(translate([texts[place] for place in order], batch_tokens), [alone[place] for place in order])
+    for n_best in range(1, beam):
+        fewer = translator.translate(texts, beam=beam, alpha=alpha, n_best=n_best)
+        for one, whole in zip(fewer, alone, strict=True):
+            assert [each.text for each in ranked(one)] == [each.text for each in ranked(whole)][:n_best]
 
 
 def test_b35_an_ended_hypothesis_is_not_extended() -> None:

@@ -317,6 +317,44 @@ def test_what_was_counted_is_said_though_interrupted_and_kept(model: Path, desk:
     assert capfd.readouterr().err.splitlines() == ["dragoman: out: was complete but for its name", *counted]
 
 
+def test_what_was_complete_but_for_its_name_is_checked_before_it_gets_it(
+    model: Path, desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    publish = Unfinished.publish
+
+    def complete() -> str:
+        """Leaves all files of a translation that was stopped just before they got their names; returns what is in the output."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Unfinished, "publish", lambda self: (_ for _ in ()).throw(OSError(errno.EIO, "the cable was pulled", "model")))
+            assert run(model) == 1
+        capfd.readouterr()
+        return Path("out.partial").read_text("utf-8")
+
+    whole = complete()
+    Path("out.partial").write_text(whole[:-3], encoding="utf-8")
+    assert "out.partial: changed since it was written" in refusal(capfd, 1, model, "--resume")
+    Path("out.partial").unlink()
+    assert "changed since it was written" in refusal(capfd, 1, model, "--resume")
+    Path("out.partial").write_text(whole, encoding="utf-8")
+    for others in ([*LINES, "ona"], LINES[:-1], [*LINES[:-1], "ona"]):
+        Path("text").write_text("".join(f"{line}\n" for line in others), encoding="utf-8")
+        assert "of the input are not th" in refusal(capfd, 1, model, "--resume")
+    assert not Path("out").exists()
+    Path("text").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    Path("out.partial").rename("out")  # killed after that, and before the record went
+    assert run(model, "--resume") == 0
+    assert Path("out").read_text("utf-8") == whole
+    assert not Path("out.partial.json").exists()
+    assert Unfinished.publish is publish
+
+
+def test_nothing_is_left_where_the_record_cannot_be_written(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    name = "x" * (os.pathconf(".", "PC_NAME_MAX") - len(".partial"))
+    assert main(["translate", str(model), "text", "--device", "cpu", "-o", name]) == 1
+    assert "File name too long" in capfd.readouterr().err
+    assert sorted(os.listdir()) == ["text"]
+
+
 def test_prefixes_belong_to_the_lines_that_are_done(model: Path, desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     prefixes = ["rem", "", "", "kip", "", "dal", ""]
 
@@ -403,6 +441,9 @@ def test_prefixes_from_a_pipe_are_read_once_and_lose_nothing(model: Path, desk: 
         (["text", "--resume", "-o", "/dev/null"], 2, "--resume goes on with an output file"),
         (["text", "-o", "out", "--align", "out"], 2, "name one file"),
         (["text", "-o", "out", "--align", "out.partial"], 2, "name one file"),
+        (["text", "-o", ""], 2, "-o .: no name of a file, but empty or a folder; give the file to write"),
+        (["text", "--align", "/"], 2, "--align /: no name of a file"),
+        (["text", "--attention", ""], 2, "--attention .: no name of a file"),
         (["text", "-o", "out", "--align", "./text"], 2, "text: is to be read and would be written over"),
         (["out.partial", "-o", "out"], 2, "out.partial: is to be read and would be written over"),
         (["text", "--attention", "text"], 2, "text: is to be read and would be written over"),

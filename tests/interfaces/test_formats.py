@@ -42,6 +42,18 @@ def test_a_compressed_file_cut_short_or_damaged_is_named(tmp_path: Path, suffix:
 
 
 @pytest.mark.parametrize("suffix", PACK)
+def test_lines_before_the_cut_of_a_compressed_file_are_read_first(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"text{suffix}"
+    lines = [np.random.default_rng(n).bytes(500).hex() for n in range(2000)]  # 2 MB
+    path.write_bytes(PACK[suffix]("".join(f"{line}\n" for line in lines).encode())[:-400_000])
+    read: list[str] = []
+    with pytest.raises(DragomanError, match="the compressed file is cut short"):
+        read.extend(read_lines(path))
+    assert read == lines[: len(read)]
+    assert len(read) > 900
+
+
+@pytest.mark.parametrize("suffix", PACK)
 def test_what_cannot_be_unpacked_behind_a_whole_member_is_not_left_out_in_silence(tmp_path: Path, suffix: str) -> None:
     path, second = tmp_path / f"text{suffix}", bytearray(PACK[suffix](b"drei\n"))
     second[0] ^= 1

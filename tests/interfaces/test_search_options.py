@@ -10,6 +10,7 @@ import torch
 from command_line import but_for_limits, tiny_bundle
 from dragoman.bundle import save_bundle
 from dragoman.cli import main
+from dragoman.decoding.options import SearchOptions
 from dragoman.decoding.rules import most_copies
 from dragoman.decoding.translate import Translator
 from small_bundles import copier, fx_rand
@@ -72,6 +73,27 @@ def test_n_best_for_each(run) -> None:  # type: ignore[no-untyped-def]
         columns = [line.split("\t") for line in lines if line.split("\t")[2]]
         assert [column[0] for column in columns] == ["1", "1", "2", "2", "4", "4"]
         assert all(columns[place][2] != columns[place + 1][2] for place in (0, 2, 4))
+
+
+def test_diversity_reaches_the_groups(run, model: Path) -> None:  # type: ignore[no-untyped-def]
+    translator, texts = Translator.load(model, device="cpu"), Path("text").read_text("utf-8").splitlines()
+    found = []
+    for diversity in (0.0, 3.0):
+        status, lines, err = run("--beam", "4", "--n-best", "4", "--diverse-groups", "4", "--diversity", str(diversity))
+        assert status == 0, err
+        options = SearchOptions(diverse_groups=4, diversity=diversity)
+        made = translator.translate(texts, beam=4, n_best=4, options=options)
+        expected = [[str(n), each.text] for n, one in enumerate(made, start=1) for each in (one, *one.alternatives)]
+        assert [line.split("\t")[::2] for line in lines] == expected
+        found.append(expected)
+    assert found[0] != found[1]
+
+
+def test_a_phrase_that_no_output_has_room_for_is_missed_at_once(run) -> None:  # type: ignore[no-untyped-def]
+    _, plain, _ = run("--max-length", "3")
+    status, lines, err = run("--max-length", "3", "--require", "nur ona bek")
+    assert (status, lines) == (0, plain)
+    assert "0 of 4 required terms stand in the translations" in err
 
 
 def test_a_prefix_file_and_a_prefix_column(run) -> None:  # type: ignore[no-untyped-def]

@@ -79,6 +79,16 @@ def test_only_what_is_searched_alike_goes_together_and_other_work_goes_alone() -
     assert not queue.clients
 
 
+def test_the_queue_says_whether_what_is_next_is_done_alone() -> None:
+    queue = FairQueue()
+    assert not queue.next_is_alone
+    queue.put("a", 1, items("stream", 1, key=None))
+    queue.put("b", 2, items("text", 1))
+    assert queue.next_is_alone
+    assert [item.work for item in queue.take(8, 100)] == ["stream"]
+    assert not queue.next_is_alone
+
+
 def test_what_is_put_off_lets_the_rest_by_and_stays() -> None:
     queue = FairQueue()
     queue.put("a", 1, items("long", 2, key="long"))

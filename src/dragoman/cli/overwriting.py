@@ -13,11 +13,14 @@ _OF_A_MODEL = ("config.json", "model.safetensors", "tokenizer*.json")
 
 
 def check_outputs(written: Mapping[str, Path | None], read: Iterable[Path | None]) -> None:
-    """Raises UsageError for a file to write that is to be read as well, or that two options name, before either is touched.
+    """Raises UsageError for a file to write that has no name, is to be read as well, or that two options name, before any is touched.
 
     ``written``: options with the files they name. ``read``: files, folders of models, and ``-`` for standard input, which may come from a
     file. Nothing is lost in a stream, a pipe or a device.
     """
+    for option, path in written.items():
+        if path is not None and not path.name:  # as of an unset variable of a shell, or the root
+            raise UsageError(f"{option} {path}: no name of a file, but empty or a folder; give the file to write")
     outputs = {option: path for option, path in written.items() if path is not None and _is_whole(path)}
     names = [*outputs.values(), *(beside for path in map(_real, outputs.values()) for beside in _beside(path))]
     if any(_same(one, other) for place, one in enumerate(names) for other in names[:place]):

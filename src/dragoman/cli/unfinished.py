@@ -122,6 +122,15 @@ class Unfinished:
         self.chosen = done.chosen
         self._record()
 
+    def finish(self, windows: Iterable[Window]) -> None:
+        """`publish` of files that were complete before, once the windows are known to be all that was translated.
+
+        Raises DragomanError when they are not.
+        """
+        if sum(len(window.texts) for window in self.skip(windows)) != self.tally.lines:
+            raise self._of_other_input(self.tally.lines)
+        self.publish()
+
     def publish(self) -> None:
         """Gives the files that are complete their names, the output's last."""
         for path in reversed(self.paths.values()):
@@ -156,11 +165,10 @@ class Unfinished:
                 )
             return
         self._check_identity(record)
-        if record["complete"]:
-            self.complete = True
-        else:
-            for name, path in self.paths.items():
-                self._check_content(partial_of(path), **record["files"][name], name=name)
+        self.complete = record["complete"]
+        for name, path in self.paths.items():
+            has_its_name = self.complete and not partial_of(path).exists()
+            self._check_content(path if has_its_name else partial_of(path), **record["files"][name], name=name)
         self._input_sha256 = record["input"]
         self.tally = Tally(**{name: record[name] for name in vars(self.tally)})
         self.chosen = record["chosen"]
@@ -246,10 +254,16 @@ class Unfinished:
     def _check_input(self, lines: int) -> None:
         if self._input.hexdigest() != self._input_sha256:
             self._held = False  # it is somebody else's then
-            raise DragomanError(
-                f"the first {lines:,} lines of the input are not those that {partial_of(self.paths['output'])} translates; "
-                "give the text and the prefixes it was begun with, or remove it and begin anew"
-            )
+            raise self._of_other_input(lines)
+
+    def _of_other_input(self, lines: int) -> DragomanError:
+        which = (
+            f"the lines of the input are not the {lines:,}" if self.complete else f"the first {lines:,} lines of the input are not those"
+        )
+        return DragomanError(
+            f"{which} that {partial_of(self.paths['output'])} translates; "
+            "give the text and the prefixes it was begun with, or remove it and begin anew"
+        )
 
     def _record(self, *, complete: bool = False) -> None:
         for name, file in self._files.items():
@@ -270,6 +284,9 @@ class Unfinished:
     def _keep(self) -> None:
         record = self._read_record() if self._held else None  # an interruption may have come before it was written
         if record is None:
+            for path in map(partial_of, self.paths.values()) if self._held else ():  # the record could not be written
+                if path.is_file() and not path.stat().st_size:
+                    path.unlink()
             return
         if record["lines"] or record["complete"]:
             logging.getLogger("dragoman").warning(

@@ -151,7 +151,7 @@ def _lead(job: Job, identity: Callable[[], Mapping[str, Any]], load: Load, place
         start = sink.tally.lines
         if isinstance(sink, Unfinished) and sink.complete:
             _tell(place, -1)
-            sink.publish()
+            sink.finish(_text(job))
             notify(f"{job.output}: was complete but for its name")
         else:
             try:

@@ -61,6 +61,10 @@ class SearchOptions:
             tokens_of(self.min_length, 1, name="min_length")
         if self.mbr not in (None, "chrf"):
             raise UsageError(f"{option('mbr')}={self.mbr}: unknown; known: chrf")
+        if self.mbr and self.sample:
+            raise UsageError(f"{option('mbr')} with {option('sample')}: it draws samples by itself; leave {option('sample')} out")
+        if self.mbr and self.samples == 1:
+            raise UsageError(f"{option('mbr')} with {option('samples')}=1: there is nothing to choose from; give 2 or more")
         for name in ("samples", "temperature", "top_k", "top_p", "seed"):
             if getattr(self, name) is not None and not self.samples_drawn:
                 raise UsageError(
@@ -129,6 +133,8 @@ def tokens_of(length: int | str, source_tokens: int, *, name: str) -> int:
         raise UsageError(f"{name}: of more than {_DIGITS} characters; give a number of tokens, or a multiple of the source's such as 1.5x")
     found = re.fullmatch(r"(\d+(?:\.\d+)?)x", str(length))
     if found:
+        if not float(found[1]):
+            raise UsageError(f"{name}={length}: nothing would be left; it must be more than 0")
         return max(1, math.ceil(round(float(found[1]) * source_tokens, 6)))
     if not re.fullmatch(r"-?\d+", str(length)):
         raise UsageError(f"{name}={length}: neither a number of tokens nor a multiple of the source's, such as 1.5x")

@@ -127,7 +127,8 @@ class Search:
         spelling = self.spelling()
         targets = {term.target: term.place for term in text.terms}
         ids = {target: spelling.encode(target, place) for target, place in targets.items()}
-        return [Phrase(ids[target], spelling.after_a_sign(ids[target], target)) for target in targets]
+        room = self.limits(text)[1] - 1  # what no output has room for is missed, and would only make outputs longer
+        return [Phrase(ids[target], spelling.after_a_sign(ids[target], target)) for target in targets if len(ids[target]) <= room]
 
     def _batch(self, texts: Sequence[Wanted], width: int, check: Check) -> list[list[Found]]:
         target, device = self.bundle.target_tokenizer, self.bundle.model.output.weight.device

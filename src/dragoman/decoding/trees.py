@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizer import Tokenizer
-from dragoman.data.trees import fewest_parts
+from dragoman.data.trees import WORD, fewest_parts
 from dragoman.decoding.rules import Rule
 from dragoman.errors import UsageError, option
 
@@ -34,7 +34,8 @@ class TreeVocabulary(NamedTuple):
         entries = {tokenizer.token(token): token for token in range(len(tokenizer)) if token not in {*tokenizer.textless, tokenizer.unk}}
         pairs = [(token, entries[f"){entry[1:]}"]) for entry, token in entries.items() if entry[0] == "(" and f"){entry[1:]}" in entries]
         words = [token for entry, token in entries.items() if entry[0] not in "()"]
-        if tokenizer.kind != "whitespace" or not pairs or not words:
+        of_trees = WORD in entries or any(len(tokenizer.token(opener)) > 1 for opener, _ in pairs)  # else they may be brackets of a text
+        if tokenizer.kind != "whitespace" or not pairs or not words or not of_trees:
             raise UsageError(
                 f"{option('tree')}: the model's target vocabulary has no brackets of trees, such as (NP and )NP; leave {option('tree')} "
                 "out, or give a model that was trained on a treebank"

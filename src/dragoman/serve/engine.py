@@ -230,8 +230,8 @@ class Engine:
         """
         for _ in range(_ROUNDS):
             with self._ready:
-                before, requests = self._queue.waiting, self._queue.requests
-            if self._ending or (before >= self.settings.batch and requests > 1):
+                before, requests, alone = self._queue.waiting, self._queue.requests, self._queue.next_is_alone
+            if self._ending or alone or (before >= self.settings.batch and requests > 1):
                 return
             time.sleep(_NEWCOMER_SECONDS)
             if self._queue.waiting == before:

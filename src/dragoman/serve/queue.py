@@ -41,6 +41,12 @@ class FairQueue:
         """How many have something here."""
         return sum(map(len, self.clients.values()))
 
+    @property
+    def next_is_alone(self) -> bool:
+        """Whether what is next is done alone, so that no company is to be waited for."""
+        requests = next(iter(self.clients.values()), None)
+        return requests is not None and next(iter(requests.values()))[0].key is None
+
     def take(self, most: int, budget: int, *, put_off: Callable[[Hashable], bool] = lambda key: False) -> list[Item]:
         """The next items to do together: at most so many, of a size within the budget together, but at least one if any waits whose key is
         not put off.

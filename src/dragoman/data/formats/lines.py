@@ -87,8 +87,9 @@ def _read_chunks(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             if path.suffix == ".gz":
-                with gzip.open(file) as unpacked:
-                    yield from _chunks(unpacked)
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    while chunk := unpacked.read1(CHUNK_BYTES):  # as much as there is: `read` gives nothing of what ends too soon
+                        yield chunk
             elif path.suffix == ".xz":
                 yield from _xz_chunks(file)
             elif path.suffix == ".zst":
@@ -103,7 +104,7 @@ def _read_chunks(path: Path) -> Iterator[bytes]:
         raise DragomanError(unreadable(path, error)) from None
 
 
-def _chunks(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+def _chunks(file: IO[bytes]) -> Iterator[bytes]:
     while chunk := file.read(CHUNK_BYTES):
         yield chunk
 
