@@ -124,6 +124,26 @@ print(before - resident(), (torch.arange(6.0).view(2, 3) @ torch.ones(3, 1)).fla
     assert product == "[3.0, 12.0]\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux takes pages back in this way")
+def test_code_that_somebody_has_written_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "code").write_bytes(bytes(1 << 16))
+    script = """
+import ctypes, mmap, sys
+from dragoman.devices import give_back_code
+with open(sys.argv[1], "r+b") as file:
+    code = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+code[:4] = b"mine"
+address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+assert ctypes.CDLL(None).mprotect(address, ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC) == 0
+with open("/proc/self/maps") as facts:
+    assert [line.split()[1] for line in facts if line.rstrip().endswith(sys.argv[1])] == ["r-xp"]
+give_back_code()
+print(code[:4].decode())
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "code")], capture_output=True, text=True, check=True)
+    assert done.stdout == "mine\n"
+
+
 def test_a_run_calls_its_type_as_the_settings_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_pairs(tmp_path / "train", toy_pairs(40))
     for name in ("fp32", "bf16"):

@@ -379,6 +379,21 @@ def test_a_batch_with_room_waits_while_somebody_comes(
     assert slept == [0.001] * waits
 
 
+def test_what_is_done_alone_waits_for_no_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def main_() -> str:
+        engine = Engine(ServeSettings(), Metrics())
+        monkeypatch.setattr("dragoman.serve.engine.time", SimpleNamespace(sleep=slept.append, perf_counter=time.perf_counter))
+        found = await asyncio.wait_for(engine.run(lambda check: "done", client="a"), 5)
+        engine.stop()
+        engine.join(5)
+        return found
+
+    assert asyncio.run(main_()) == "done"
+    assert slept == []
+
+
 def test_the_servers_own_work_has_a_place_and_is_done_where_all_is_computed() -> None:
     """Models are read there: OpenMP would keep a team of threads for a second one that computes, and each step of a search would wait."""
 

@@ -257,11 +257,9 @@ class Unfinished:
             raise self._of_other_input(lines)
 
     def _of_other_input(self, lines: int) -> DragomanError:
-        which = (
-            f"the lines of the input are not the {lines:,}" if self.complete else f"the first {lines:,} lines of the input are not those"
-        )
+        what = f"lines of the input are not the {lines:,}" if self.complete else f"first {lines:,} lines of the input are not those"
         return DragomanError(
-            f"{which} that {partial_of(self.paths['output'])} translates; "
+            f"the {what} that {partial_of(self.paths['output'])} translates; "
             "give the text and the prefixes it was begun with, or remove it and begin anew"
         )
 
