@@ -95,6 +95,16 @@ def test_the_page_has_the_measurements_of_a_server() -> None:
     assert {run["status"] for run in contract["runs"]} == {0}
 
 
+def test_the_page_has_the_memory_of_whole_files() -> None:
+    page = (PROJECT / "docs/files.md").read_text("utf-8")
+    found = json.loads((PROJECT / "benchmarks/translate_start.json").read_text("utf-8"))
+    few, more, most = (found["memory"][f"{size:,} lines"] for size in (10_000, 100_000, 1_000_000))
+    assert [each["lines"] for each in (few, more, most)] == [10_000, 100_000, 1_000_000]
+    shown = f"{few['megabytes']:.0f} MB for 10,000 lines, {more['megabytes']:.0f} for 100,000 and {most['megabytes']:.0f} for a million"
+    assert shown in page.replace("\n", " ")
+    assert f"{found['seconds_to_the_first_line']:.1f} s" in page
+
+
 def test_the_page_has_the_measurements_of_parsing() -> None:
     page = (PROJECT / "docs/parsing.md").read_text("utf-8")
     models = json.loads((PROJECT / "benchmarks/parsing.json").read_text("utf-8"))["models"]
