@@ -10,7 +10,9 @@ import pytest
 
 from command_line import but_for_limits, environment, tiny_bundle
 from dragoman.bundle import save_bundle
+from dragoman.cli import stops
 from dragoman.data.tokenizer import Tokenizer
+from dragoman.errors import DragomanError
 from language_models import random_bundle
 from small_bundles import make_bundle
 from training_runs import marked, records, toy_pairs, write_pairs
@@ -222,3 +224,21 @@ def test_ctrl_c_that_is_ignored_stays_ignored(desk: Path) -> None:
     command = [sys.executable, "-c", program, *inner, "translate", "model", "text", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, timeout=120, env=environment(), cwd=desk, check=True)
     assert done.stdout.count(b"\n") == len(LINES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_as_work_fails_does_not_hide_the_failure(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun sends one to all when a rank is gone, which another rank may have noticed a moment before."""
+
+    def launched() -> bool:
+        signal.raise_signal(number)
+        return True
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    monkeypatch.setattr(stops, "launched", launched)  # which is asked as the handlers are put back
+    try:
+        with pytest.raises(DragomanError, match="it failed"), stops.terminable():
+            raise DragomanError("it failed")
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -33,10 +33,12 @@ def terminable() -> Iterator[Callable[[], None]]:
     speaks for a job of torchrun (`_handler_after`).
     """
     received: list[int] = []
+    over = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise KeyboardInterrupt
+        if not over:  # and else what the work has come to stays what is told, while the handlers are put back
+            received.append(number)
+            raise KeyboardInterrupt
 
     def check() -> None:
         if received:
@@ -47,9 +49,12 @@ def terminable() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, interrupt)
     failed = True
     try:
-        with _unmentioned(KeyboardInterrupt, received):
-            yield check
-        failed = False
+        try:
+            with _unmentioned(KeyboardInterrupt, received):
+                yield check
+            failed = False
+        finally:
+            over = True
     except KeyboardInterrupt:
         if received[:1] == [signal.SIGTERM]:
             raise _TerminatedError("terminated") from None
