@@ -8,8 +8,11 @@ of the source stays as it is, so it has no room to spare, and its keys may lie a
 grows, so it lies one position after another, and the room is behind.
 """
 
+from functools import cache
+from importlib.util import find_spec
 from typing import NamedTuple, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -54,7 +57,7 @@ class Memory(Seen):
     def move(self, origin: Tensor, place: Tensor) -> None:
         """Sentences (M,) take the places (M,) of others."""
         for each in self._as_they_lie():
-            each.index_copy_(0, place, each.index_select(0, origin))
+            _move(each, origin, place)
 
     def _as_they_lie(self) -> tuple[Tensor, Tensor]:
         return self.keys.transpose(2, 3) if self.as_columns else self.keys, self.values
@@ -118,12 +121,29 @@ class Growing(Seen):
     def move(self, origin: Tensor, place: Tensor) -> None:
         """Rows (R,) take the places (R,) of others."""
         for each in self._rows():
-            each.index_copy_(0, place, each.index_select(0, origin))
+            _move(each, origin, place)
 
     def _rows(self) -> list[Tensor]:
         """Keys and values as rows of all heads, those of sentences that have left included."""
         count = self.room * self.step
         return [each.as_strided((count, each.size(1) * each.size(3)), (each.stride(0), 1), each.storage_offset()) for each in self]
+
+
+@cache
+def has_kernels() -> bool:
+    """Whether Numba, which compiles them, is installed."""
+    return find_spec("numba") is not None
+
+
+def _move(rows: Tensor, origin: Tensor, place: Tensor) -> None:
+    """Rows (R, any) of some take the places (R,) of others."""
+    width = rows.numel() // max(1, rows.size(0))
+    if rows.dtype == torch.bfloat16 and rows.device.type == "cpu" and width == rows.stride(0) and width % 16 == 0 and has_kernels():
+        from dragoman.decoding import kernels
+
+        kernels.move(rows.data_ptr(), origin.numpy(), place.numpy(), width)
+    else:
+        rows.index_copy_(0, place, rows.index_select(0, origin))
 
 
 def write(own: KeysValues, start: int, made: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.decoding.fused import chosen_tokens
 from dragoman.decoding.matrices import FEWEST_NARROW, ByItself, Matrix, blocks_piece, narrow_rows, product
 from dragoman.decoding.products import EIGHT_ROWS, EightBits, Precision, Product, goes_in_blocks, in_blocks
 from dragoman.decoding.step import Asked, Likeliest, largest_of_rows
@@ -139,11 +140,12 @@ def _by_itself(kind: type[nn.Module]) -> ByItself:
 class OutputProduct:
     """The output matrix, and its bias: hidden states to log-probabilities, or logits, of everything that may follow."""
 
-    def __init__(self, output: Embedding, bias: Tensor | None, *, precision: Precision) -> None:
+    def __init__(self, output: Embedding, bias: Tensor | None, *, precision: Precision, fused: bool = False) -> None:
         weight = output.weight.detach()
         # Where numbers of a file lie in memory must not decide how a product rounds, so they lie as PyTorch's own do.
         self.weight = weight if weight.data_ptr() % _ALIGNED == 0 else weight.clone()  # (V, D)
         self.bias = None if bias is None else bias.detach()
+        self.fused = fused  # whether kernels make and choose, of bf16
         self.narrow = weight.bfloat16().t().contiguous() if precision == "bf16" else None  # (D, V)
         self.product = Product(output, precision=precision, bias=bias) if precision == "int8" else None
 
@@ -197,6 +199,8 @@ class OutputProduct:
 
     def likeliest(self, hidden: Tensor, room: Tensor | None, asked: Asked) -> Likeliest:
         """What is asked after hidden states (N, D), in room for `ROWS` of them or all."""
+        if self.fused and self.narrow is not None and asked.restrict is None:
+            return Likeliest(*chosen_tokens(hidden, self.narrow, self.bias, min(asked.number, len(self.weight)), asked.never))
         if room is not None and asked.restrict is None and not self._in_eight_bits(len(hidden)):
             matrix, few = self._matrix_and_few(len(hidden))
             number, never = min(asked.number, len(self.weight)), [*asked.never]

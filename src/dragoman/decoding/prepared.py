@@ -32,6 +32,7 @@ from dragoman.decoding.decoder_layers import (
     folded_attention,
     self_attention,
 )
+from dragoman.decoding.fused import fused_layers
 from dragoman.decoding.greedy import greedy_of
 from dragoman.decoding.matrices import ByItself, Matrix, check_finite, product
 from dragoman.decoding.output import OutputProduct
@@ -97,6 +98,11 @@ class _Layer:
         """That of the encoder's output, with keys of nobody's up to the fewest."""
         as_columns = encoded.tokens.shape[0] * self.heads.n_heads >= many_heads(encoded.rows.device)
         return Memory.of(*self._keys_values(encoded), as_columns=as_columns, fewest=fewest)
+
+    def narrow_memory(self, encoded: Encoded) -> Memory:
+        """That of the encoder's output in bfloat16, as it was made."""
+        keys, values = self._keys_values(encoded)
+        return Memory(*(each.bfloat16().transpose(1, 2) for each in (keys, values)))
 
     def folded(self, encoded: Encoded) -> Folded:
         """The same of one sentence, with the products around it."""
@@ -174,8 +180,9 @@ class PreparedStep(StepModel[Prepared]):
         layers = cast("list[DecoderLayer]", list(model.decoder.layers))
         self.layers = [_Layer(layer, precision) for layer in layers]
         self.all_layers = _all_of(layers, self.layers, model.output.weight.device)
+        self.fused = fused_layers(model.decoder, self.all_layers, model.output.weight) if precision == "bf16" else None
         self.final_norm = norm_of(model.decoder.final_norm)
-        self.output = OutputProduct(model.output, model.output_bias, precision=precision)
+        self.output = OutputProduct(model.output, model.output_bias, precision=precision, fused=self.fused is not None)
         self._alone, self._positions = 0, model.max_positions  # sentences that came alone so far
 
     def start(self, source: Tensor, source_mask: Tensor) -> Prepared:
@@ -186,7 +193,10 @@ class PreparedStep(StepModel[Prepared]):
         self._alone += sentences == 1
         mask = encoded.rows.new_full((sentences, 1, 1, max(length, _FEWEST)), -math.inf)
         mask[:, 0, 0, :length].masked_fill_(source_mask, 0)
-        own = [Growing.of(encoded.rows, sentences, first.heads.n_heads, first.sizes, _ROOM) for _ in self.layers]
+        like = encoded.rows if self.fused is None else encoded.rows.new_empty(0, dtype=torch.bfloat16)
+        own = [Growing.of(like, sentences, first.heads.n_heads, first.sizes, _ROOM) for _ in self.layers]
+        if self.fused is not None:
+            return Prepared(1, 0, 0, [layer.narrow_memory(encoded) for layer in self.layers], mask, own, None)
         for cache in (cache for seen in own for cache in seen.part(0, _FEWEST)):
             cache.zero_()  # nobody's keys have no weight, but must be numbers
         # Of more tokens there is more to read.
@@ -213,7 +223,7 @@ class PreparedStep(StepModel[Prepared]):
         """Whether it takes several steps of a sentence at once: where it can, and sentences have come alone so often that it pays to make
         that ready.
         """
-        return self._alone > _OFTEN and self._greedy is not None
+        return self.fused is None and self._alone > _OFTEN and self._greedy is not None
 
     @torch.no_grad()
     def ahead(self, token: Tensor, state: Prepared, total: Tensor, *, asked: Asked, eos: int, most: int) -> Ahead:
@@ -252,9 +262,12 @@ class PreparedStep(StepModel[Prepared]):
         own = state.own
         if own[0].room < length:
             own = [Growing.holding(each, max(length, 2 * state.length)) for each in own]
-        x = self.all_layers(x, own, state.memory, state.folded[1] if state.folded else [], masks, state.length, shown)
+        if self.fused is not None:
+            x = self.fused(x, own, state.memory, *masks, state.length)
+        else:
+            x = self.final_norm(self.all_layers(x, own, state.memory, state.folded[1] if state.folded else [], masks, state.length, shown))
         after = Prepared(count, state.steps + 1, length, state.memory, state.memory_mask, own, seen, state.folded, room)
-        return self.final_norm(x), after
+        return x, after
 
     def reorder(self, state: Prepared, rows: Tensor) -> Prepared:
         """The state of rows (B, K), K hypotheses from one sentence in each; while all sentences stay, nothing of a cache moves."""
@@ -264,7 +277,7 @@ class PreparedStep(StepModel[Prepared]):
             state = state._replace(memory=[layer.memory(state.folded[0], _FEWEST) for layer in self.layers], folded=None)
         seen = state.seen
         if seen is None and rows.size(1) > 1:
-            seen = first.keys.new_zeros(before, state.hypotheses, state.length)
+            seen = state.memory_mask.new_zeros(before, state.hypotheses, state.length)
         if seen is not None:
             seen = seen.flatten(0, 1)[rows]  # (B, K, T)
         sentence = rows[:, 0] // state.hypotheses  # (B,)
